@@ -97,6 +97,39 @@ def test_a_bound_that_is_given_later_holds_for_who_has_the_queue_open(rig: Rig) 
     late.close()
 
 
+@pytest.mark.parametrize("bound", ["max_attempts", "max_size", "max_dead"])
+def test_a_bound_that_no_engine_holds_is_refused(rig: Rig, bound: str) -> None:
+    with pytest.raises(ValueError, match=f"{bound} must be at most 2147483646"):
+        open_any(rig.url(), **{bound: 10**10}).push("x")
+
+
+def test_a_bound_on_dead_letters_that_is_given_later_holds_from_the_next_one(rig: Rig) -> None:
+    url = rig.url()
+    early = open_any(url, max_attempts=1)
+    early.push_many(range(6))
+    for _ in range(5):
+        early.release(early.pop())
+    late = open_any(url, max_dead=2)
+    late.release(late.pop())
+    assert [letter.item for letter in late.dead_letters()] == [4, 5]
+    assert late.dead_dropped() == 4
+    early.close()
+    late.close()
+
+
+def test_items_past_their_time_are_handed_to_nobody_however_many_there_are(rig: Rig) -> None:
+    """A call gives up so many, to keep nobody waiting."""
+    clock = ManualClock()
+    queue: Any = type(open_any(rig.url()))(rig.address(rig.shared.port), fresh_name(), clock=clock)
+    for look in (queue.peek, lambda: queue.pop().item):
+        queue.push_many(["late"] * 10_500, ttl=1.0)
+        queue.push("in time")
+        clock.advance(5.0)
+        assert look() == "in time"
+        queue.purge()
+    queue.close()
+
+
 def test_plain_items_and_others_are_taken_in_the_order_of_their_pushes(rig: Rig) -> None:
     queue = open_any(rig.url())
     ids = queue.push_many(range(1500))

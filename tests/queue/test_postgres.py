@@ -29,7 +29,7 @@ from fray.testing.queue import (
     SharedQueueContract,
     check_queue_machine,
 )
-from fray_queue import AccessRefusedError, PostgresQueue, QueueVersionError
+from fray_queue import AccessRefusedError, HttpQueueServer, LimitError, PostgresQueue, QueueVersionError
 
 
 class _Postgres:
@@ -181,8 +181,77 @@ def test_what_the_second_version_held_delayed_and_dated_is_so_after_the_upgrade(
         assert queue.size() == 3
 
 
-def test_an_upgrade_may_take_longer_than_any_call(old_server: PostgresServer) -> None:
-    """It waits for other sessions, or writes each row again."""
+_AS_VERSION_3 = [
+    "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE "
+    "pronamespace = 'fray'::regnamespace LOOP EXECUTE 'DROP FUNCTION ' || f; END LOOP; END $$",
+    "UPDATE fray.store SET version = 3",
+]
+
+
+def test_a_server_of_a_newer_release_serves_what_is_there(old_server: PostgresServer) -> None:
+    """Before it opens a queue, it looks whether there is one, and how many."""
+    with PostgresQueue[str](old_server.url, "fourth") as queue:
+        queue.push("x")
+    old_server.sql(*_AS_VERSION_3)
+    with HttpQueueServer(engine=old_server.url) as server, server.new_queue("fourth") as served:
+        assert served.size() == 1
+    old_server.sql(*_AS_VERSION_3)
+    assert PostgresQueue[str](old_server.url, "fourth").exists()
+    old_server.sql(*_AS_VERSION_3)
+    PostgresQueue[str](old_server.url, "fourth").delete()
+    assert not PostgresQueue[str](old_server.url, "fourth").exists()
+
+
+def test_a_database_that_never_had_queues_has_none_to_delete(postgres_server: PostgresServer) -> None:
+    postgres_server.sql("CREATE DATABASE without_queues")
+    queue = PostgresQueue[str](postgres_server.url.removesuffix("postgres") + "without_queues", "q")
+    queue.delete()
+    assert not queue.exists()
+
+
+def test_a_queue_whose_schema_was_dropped_is_gone(tmp_path: Path) -> None:
+    with PostgresServer(tmp_path / "postgres") as server, PostgresQueue[str](server.url, "q") as queue:
+        queue.push("x")
+        server.sql("DROP SCHEMA fray CASCADE")
+        for call in (queue.pop, queue.size, lambda: queue.push("y")):
+            with pytest.raises(QueueUnavailableError, match="not there any more"):
+                call()
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "UTF8"])
+@pytest.mark.parametrize("client", [None, "SQL_ASCII", "LATIN1"])
+def test_a_queue_is_the_same_in_a_database_of_any_encoding(
+    postgres_server: PostgresServer, encoding: str, client: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`initdb --locale=C` makes databases of SQL_ASCII, which know no encoding."""
+    database = f"in_{encoding}_{client}".lower()
+    postgres_server.sql(f"CREATE DATABASE {database} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    url = postgres_server.url.removesuffix("postgres") + database
+    with PostgresQueue[str](url, "q", max_attempts=1) as queue:
+        (ticket,) = queue.push_many(["mine"], keys=["schön ✓"], reply=True)
+    if client is not None:
+        monkeypatch.setenv("PGCLIENTENCODING", client)
+    with PostgresQueue[str](url + "?application_name=other", "q") as queue:
+        assert queue.push("again", key="schön ✓") == ticket.item_id
+        lease = queue.pop()
+        assert lease is not None
+        assert lease.item_id == ticket.item_id
+        queue.done(lease, result="schön ✓")
+        assert ticket.result(30.0) == "schön ✓"
+        queue.push("other")
+        lease = queue.pop()
+        assert lease is not None
+        queue.release(lease, error=ValueError("schön ✓"))
+        (letter,) = queue.dead_letters()
+        assert letter.history[0].error == "ValueError: schön ✓"
+
+
+@pytest.mark.parametrize("setting", ["", "-c statement_timeout=1000", "-c lock_timeout=1000"])
+def test_an_upgrade_may_take_longer_than_any_call(
+    old_server: PostgresServer, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for other sessions, or writes each row again; the engine may bound the user's calls, too."""
+    monkeypatch.setenv("PGOPTIONS", setting)
     with PostgresQueue[str](old_server.url, "third") as queue:
         queue.push("x")
     old_server.sql(*_AS_VERSION_2)
@@ -196,6 +265,7 @@ def test_an_upgrade_may_take_longer_than_any_call(old_server: PostgresServer) ->
             size = threads.submit(queue.size)
             wait_until(lambda: size.done() or old_server.sql(waits) == [(1,)])
         assert size.result(30.0) == 1
+        queue.purge()
 
 
 # --- users and TLS ---
@@ -302,6 +372,75 @@ def test_a_standby_that_is_promoted_goes_on_with_what_it_had(tmp_path: Path) -> 
             promote=two.promote,
             crash=one.kill,
         )
+
+
+def test_a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does(tmp_path: Path) -> None:
+    """A switch-over: the one is fenced, sessions and all, before the other is promoted."""
+    with PostgresServer(tmp_path / "one") as one, PostgresServer(tmp_path / "two", copy_of=one) as two:
+        url = f"postgresql://postgres@127.0.0.1:{one.port},127.0.0.1:{two.port}/postgres"
+        with PostgresQueue[str](url, "q", timeout=60.0) as queue:
+            queue.push("a")
+            held = queue.pop(600.0)
+            assert held is not None
+            wait_until(lambda: _held(two) == [(1,)])
+            one.sql("ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
+            wait_until(lambda: one.sql("SHOW default_transaction_read_only") == [("on",)])
+            two.promote()
+            queue.push("b")
+            queue.done(held)
+            assert queue.size() == 1
+
+
+def test_a_batch_that_no_request_holds_is_refused(postgres_server: PostgresServer) -> None:
+    with PostgresQueue[bytes](postgres_server.url, fresh_name()) as queue:
+        with pytest.raises(LimitError, match="at most 1 GiB"):
+            queue.push_many([b"x" * (1 << 26)] * 16)
+        queue.push(b"x" * (1 << 26))
+        assert queue.size() == 1
+
+
+def _waits_twice(server: PostgresServer, function: str) -> bool:
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        f"AND query LIKE '%fray.{function}%'"
+    )
+    return bool(server.sql(waits) == [(2,)])
+
+
+def test_a_pop_that_is_repeated_while_the_first_is_not_over_loses_no_lease(
+    postgres_server: PostgresServer,
+) -> None:
+    """The engine hangs for longer than a request may take, and does the first one after all."""
+    with (
+        PostgresQueue[str](postgres_server.url, fresh_name(), timeout=6.0) as queue,
+        ThreadPoolExecutor() as threads,
+    ):
+        queue.push("x")
+        with postgres_server.session() as session, session.transaction():
+            session.execute("SELECT * FROM fray.slots FOR UPDATE")
+            popping = threads.submit(queue.pop, 600.0)
+            wait_until(lambda: popping.done() or _waits_twice(postgres_server, "pop"))
+        lease = popping.result(60.0) or queue.pop(600.0, wait=30.0)
+        assert lease is not None
+        queue.done(lease)
+
+
+def test_a_push_that_is_repeated_while_the_first_is_not_over_finds_its_own_room(
+    postgres_server: PostgresServer,
+) -> None:
+    with (
+        PostgresQueue[str](postgres_server.url, fresh_name(), max_size=1, timeout=6.0) as queue,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert queue.size() == 0
+        with postgres_server.session() as session, session.transaction():
+            session.execute("SELECT * FROM fray.queues FOR UPDATE")
+            pushing = threads.submit(queue.push, "x", wait=0.0)
+            wait_until(lambda: pushing.done() or _waits_twice(postgres_server, "push"))
+        item_id = pushing.result(60.0)
+        lease = queue.pop()
+        assert lease is not None
+        assert lease.item_id == item_id
 
 
 def _held(server: PostgresServer) -> list[Any]:

@@ -27,9 +27,11 @@ from fray.testing.queue import (
 )
 from fray_queue import (
     AccessRefusedError,
+    LimitError,
     QueueFullError,
     QueueVersionError,
     RedisQueue,
+    work,
 )
 
 
@@ -98,6 +100,36 @@ def test_an_engine_whose_memory_is_full_refuses_pushes_and_goes_on(tmp_path: Pat
             assert queue.pending() > 0
             queue.done(lease)
         queue.push("again")
+
+
+def test_a_worker_that_starts_while_the_memory_is_full_takes_items(tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis", "--maxmemory-policy", "noeviction") as server:
+        old, name = RedisQueue[Any](server.url, "of-the-release-before"), fresh_name()
+        old.push("x")
+        server.cli("HSET", "fray:{of-the-release-before}:meta", "version", "1")
+        producer = RedisQueue[Any](server.url, name)
+        producer.push_many("ab")
+        server.cli("CONFIG", "SET", "maxmemory", "1mb")
+        with pytest.raises(QueueFullError):
+            producer.push("c")
+        for worker in (RedisQueue[Any](server.url, name), RedisQueue[Any](server.url, old.name)):
+            while lease := worker.pop():
+                worker.done(lease)
+            assert worker.size() == 0
+        server.cli("CONFIG", "SET", "maxmemory", "100mb")
+        producer.push("c")
+
+
+def test_an_item_that_the_engine_does_not_take_is_refused_with_the_limit(tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis", "--proto-max-bulk-len", "1mb") as server:
+        queue: Any = RedisQueue[Any](server.url, fresh_name(), timeout=60.0)
+        for size in (1 << 21, 1 << 26):
+            with pytest.raises(LimitError, match="more than 1048576 bytes"):
+                queue.push(b"x" * size)
+        ticket = queue.push("x", reply=True)
+        work(queue, lambda _: b"x" * (1 << 26), stop_when_empty=True)
+        with pytest.raises(LimitError, match="the result of item"):
+            ticket.result(30.0)
 
 
 def _fill(queue: Any) -> None:
@@ -193,6 +225,13 @@ def test_a_url_with_a_password_is_refused_and_not_repeated() -> None:
             open_queue(url)
 
 
+def test_a_database_that_the_engine_has_not_is_named(redis_server: RedisServer) -> None:
+    queue: Any = RedisQueue(redis_server.url.replace("/0", "/99"), "q")
+    for call in (queue.exists, lambda: queue.push("x")):
+        with pytest.raises(SpecError, match="no database 99"):
+            call()
+
+
 def test_each_kind_of_user_may_do_what_it_needs_and_no_more(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,21 +288,33 @@ def test_a_connection_under_tls_checks_who_answers(tmp_path: Path, monkeypatch: 
         assert queue.pop().item == "x"
 
 
-def test_a_right_that_is_lacking_is_reported_in_the_words_of_valkey_too() -> None:
-    """Its scripts say it in another sentence than those of Redis."""
-    refusal = b"-ERR ACL failure in script: User someone has no permissions to run the 'hget' command\r\n"
+_LACKS_A_RIGHT = b"ACL failure in script: User someone has no permissions to run the 'hget' command"
+_KNOWS_NO_FLAGS = b"Error compiling script (new function): user_script:1: unexpected symbol near '#'"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error", "said"),
+    [
+        pytest.param(_LACKS_A_RIGHT, AccessRefusedError, r"lacks a right.*hget", id="valkey"),
+        pytest.param(_KNOWS_NO_FLAGS, UnsupportedError, "use Redis 7", id="redis 6"),
+    ],
+)
+def test_what_other_engines_say_of_scripts_is_understood(
+    refusal: bytes, error: type[Exception], said: str
+) -> None:
+    """Valkey refuses a user in another sentence than Redis."""
 
     class Refusing(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             while data := self.request.recv(65536):
-                is_script = b"EVALSHA" in data
-                self.request.sendall(refusal if is_script else b"+OK\r\n" * data.count(b"*"))
+                answer = b"-ERR %b\r\n" % refusal if b"EVALSHA" in data else b"+OK\r\n" * data.count(b"*")
+                self.request.sendall(answer)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refusing) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         queue = RedisQueue[str](f"redis://127.0.0.1:{server.server_address[1]}/0", "q", timeout=30.0)
-        with pytest.raises(AccessRefusedError, match=r"lacks a right.*hget"):
+        with pytest.raises(error, match=said):
             queue.push("x")
         queue.close()
         server.shutdown()

@@ -20,7 +20,15 @@ from queue_processes import wait_until
 from fray import LeaseExpiredError, QueueUnavailableError, SpecError, UnsupportedError
 from fray.queue import open_queue
 from fray.testing.queue import MakeQueue, ManualClock, QueueContract, SharedQueueContract
-from fray_queue import AccessRefusedError, HttpQueue, HttpQueueServer, LimitError, Limits, QueueNotFoundError
+from fray_queue import (
+    AccessRefusedError,
+    HttpQueue,
+    HttpQueueServer,
+    LimitError,
+    Limits,
+    QueueNotFoundError,
+    RedisQueue,
+)
 
 ENGINES = ["redis", "postgres"]
 
@@ -362,6 +370,60 @@ def test_a_server_does_not_start_without_its_engine(kind: str, tmp_path: Path) -
     with pytest.raises(QueueUnavailableError, match="engine does not answer"):
         HttpQueueServer(engine=engine.url).start()
     engine.__exit__()
+
+
+def listed(server: HttpQueueServer) -> set[str]:
+    return {each["name"] for each in json.loads(call(server, "/queues")[1])["queues"]}
+
+
+def test_a_server_has_queues_on_every_node_of_a_cluster(tmp_path: Path) -> None:
+    settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    with RedisServer(tmp_path / "one", *settings) as one, RedisServer(tmp_path / "two", *settings) as two:
+        one.cli("CLUSTER", "ADDSLOTSRANGE", "0", "8191")
+        two.cli("CLUSTER", "ADDSLOTSRANGE", "8192", "16383")
+        one.cli("CLUSTER", "MEET", "127.0.0.1", str(two.port))
+        for node in (one, two):
+            wait_until(node.is_joined)
+        both = f"{one.url.removesuffix('/0')},127.0.0.1:{two.port}/0"
+        with HttpQueueServer(engine=both) as server:
+            for number in range(8):
+                queue = server.new_queue(f"q{number}")
+                queue.push(number)
+                lease = queue.pop()
+                assert lease is not None
+                assert lease.item == number
+                queue.close()
+            assert listed(server) == {f"q{number}" for number in range(8)}
+        sizes = [int(node.ask("DBSIZE")[1:]) for node in (one, two)]
+        assert all(sizes), "one node has all queues"
+
+
+@pytest.fixture(params=["is gone", "is a replica"])
+def first_takes_no_writes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of two nodes, of which the second takes writes."""
+    with RedisServer(tmp_path / "two") as two:
+        replica = ("--replicaof", f"127.0.0.1 {two.port}", "--repl-diskless-sync-delay", "0")
+        one = RedisServer(tmp_path / "one", *replica)
+        url = f"{one.url.removesuffix('/0')},127.0.0.1:{two.port}/0"
+        if request.param == "is gone":
+            yield url
+        else:
+            with one:
+                wait_until(lambda: b"master_link_status:up" in one.everything("INFO", "replication"))
+                yield url
+
+
+def test_a_server_finds_the_node_that_took_the_others_place(first_takes_no_writes: str) -> None:
+    """A queue that a program makes then, and one that it had not opened before."""
+    direct_queue: Any = RedisQueue(first_takes_no_writes, "there")
+    direct_queue.push("x")
+    with HttpQueueServer(engine=first_takes_no_writes) as server:
+        for name in ("there", "new"):
+            queue: Any = server.new_queue(name)
+            queue.push("y")
+            assert queue.pop() is not None
+            queue.close()
+        assert listed(server) == {"there", "new"}
 
 
 def test_answers_of_the_engine_that_are_lost_are_asked_for_again(engine: Any) -> None:

@@ -15,11 +15,10 @@ MOST_DEAD = 100_000
 
 def check_bounds(max_attempts: int | None, max_size: int | None, max_dead: int | None) -> Settings:
     """Return what a queue is made with; every store counts up to `MOST_ATTEMPTS`."""
-    if max_attempts is not None and check_count("max_attempts", max_attempts, 1) > MOST_ATTEMPTS:
-        raise ValueError(f"max_attempts must be at most {MOST_ATTEMPTS}, got {max_attempts}")
-    for name, count in (("max_size", max_size), ("max_dead", max_dead)):
-        if count is not None:
-            check_count(name, count, 1)
+    bounds = {"max_attempts": max_attempts, "max_size": max_size, "max_dead": max_dead}
+    for name, count in bounds.items():
+        if count is not None and check_count(name, count, 1) > MOST_ATTEMPTS:
+            raise ValueError(f"{name} must be at most {MOST_ATTEMPTS}, got {count}")
     return Settings(max_attempts, max_size, max_dead)
 
 

@@ -12,12 +12,15 @@ _NO_ANSWERS = (ConnectionError, LateRequestError)
 
 
 class IdempotencyKey:
-    """A name that one request at a time is made under, the number of the newest, whether it is made again."""
+    """A name that one request at a time is made under, the number of the newest, whether it is made again.
 
-    __slots__ = ("again", "name", "number")
+    A request that `waits` is made until something is there: before that it has no answer.
+    """
+
+    __slots__ = ("again", "name", "number", "waits")
 
     def __init__(self) -> None:
-        self.name, self.number, self.again = secrets.token_hex(8), 0, False
+        self.name, self.number, self.again, self.waits = secrets.token_hex(8), 0, False, False
 
 
 class KeyPool:

@@ -10,6 +10,7 @@ from psycopg import generators
 from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, Format
 
+from fray_queue._errors import LimitError
 from fray_queue._postgres.connection import TimedConnection
 
 _TYPES = {
@@ -29,6 +30,7 @@ _NUMBERS = {
 _ARRAY, _EMPTY, _LENGTH = struct.Struct("!iiIii"), struct.Struct("!iiI"), struct.Struct("!i")
 _OF_ROWS = {"pop", "peek", "dead", "fetch"}
 _NULL = _LENGTH.pack(-1)
+_MOST_BYTES = (1 << 30) - (1 << 20)  # of a request, with something for the rest of it
 
 
 class Prepared:
@@ -124,4 +126,10 @@ def _encoded_array(kind: str, values: Sequence[Any]) -> bytes:
         else:
             element = number.pack(each) if number else each.encode() if kind == "t" else each
             parts += (_LENGTH.pack(len(element)), element)
-    return b"".join(parts)
+    joined = b"".join(parts)
+    if len(joined) > _MOST_BYTES:
+        raise LimitError(
+            f"PostgreSQL takes at most 1 GiB in a request, and these have {len(joined)} bytes together; "
+            "send fewer at once"
+        )
+    return joined

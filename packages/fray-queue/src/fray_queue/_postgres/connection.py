@@ -144,6 +144,7 @@ class Pool:
             **several,  # type: ignore[arg-type]
         )
         connection.seconds, connection.prepared = self._seconds, {}
+        _convert_nothing(connection)
         return connection
 
 
@@ -172,6 +173,21 @@ def _reset_in_child() -> None:
 os.register_at_fork(after_in_child=_reset_in_child)
 
 
+def _convert_nothing(connection: TimedConnection) -> None:
+    """Have text sent and read as it is, whatever PGCLIENTENCODING says.
+
+    A database of SQL_ASCII looks into no text, but psycopg reads what that sends as bytes. One of another
+    encoding than UTF-8 cannot hold every text: it keeps the bytes as they are.
+    """
+    server, client = (
+        (connection.pgconn.parameter_status(name) or b"").decode()
+        for name in (b"server_encoding", b"client_encoding")
+    )
+    wanted = "UTF8" if server == "SQL_ASCII" else server
+    if server and client != wanted:  # a pooler may not say it
+        connection.execute(f"SET client_encoding TO '{wanted}'")
+
+
 def _close_all(idle: "deque[TimedConnection]") -> None:
     while idle:
         idle.pop().close()
@@ -183,8 +199,16 @@ def _has_ended(connection: TimedConnection) -> bool:
 
 
 def _is_harmless(error: psycopg.Error) -> bool:
-    """Return whether the session is still good: the server refused one call, with a reason."""
-    return error.sqlstate is not None and error.sqlstate[:2] not in ("57", "08")
+    """Return whether the session is still good: the server refused one call, with a reason.
+
+    A session that may not write is not: with several hosts, the next is one of the server that takes writes.
+    """
+    state = error.sqlstate
+    return (
+        state is not None
+        and state[:2] not in ("57", "08")
+        and not isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
+    )
 
 
 def refuse(error: psycopg.Error) -> NoReturn:

@@ -32,7 +32,7 @@ class PostgresEngine:
     def counts(self) -> dict[str, Counts]:
         """Return the counts of all queues, in one statement."""
         with self._pool.connection() as connection:
-            if schema.found_version(connection) is None:
+            if not schema.are_there(connection):
                 return {}
             rows = connection.execute(f"SELECT * FROM fray.list_{schema.VERSION}()").fetchall()
         return {name: Counts(*counts) for name, *counts in rows}

@@ -11,7 +11,7 @@ from fray_queue._checks import KEPT_AFTER_FETCH, MOST_DEAD
 from fray_queue._errors import AccessRefusedError, QueueVersionError
 from fray_queue._postgres.connection import TimedConnection
 
-VERSION = 5
+VERSION = 6
 UPGRADES = {
     1: "ALTER TABLE fray.items ADD COLUMN pushed_at double precision",
     2: "ALTER TABLE fray.items ADD COLUMN due double precision; "
@@ -21,6 +21,7 @@ UPGRADES = {
     "CREATE INDEX items_due ON fray.items (queue, due) WHERE due IS NOT NULL",
     3: "",  # other functions alone
     4: "",
+    5: "",
 }
 """Version -> statements that make the tables of the next of it; the functions are always created again."""
 _FUNCTIONS = ("counts", "items", "queues", "push", "take", "settle", "answers", "operate", "rights")
@@ -72,9 +73,24 @@ def prepare(connection: TimedConnection) -> None:
         connection.seconds = usual
 
 
+def are_there(connection: TimedConnection) -> bool:
+    """Return whether the database has tables; makes none, and upgrades those of an earlier version.
+
+    Raises:
+        QueueVersionError: It has those of a newer release.
+        AccessRefusedError: They are to be upgraded, and the user may not.
+    """
+    found = found_version(connection)
+    if found is not None:
+        prepare(connection)
+    return found is not None
+
+
 def _make(connection: TimedConnection) -> None:
     try:
         with connection.transaction():
+            for bound in ("statement_timeout", "lock_timeout"):  # of the user, for calls
+                connection.execute(f"SET LOCAL {bound} = 0")
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_MAKING])
             found = found_version(connection)  # another program may have made them meanwhile
             if found is None:

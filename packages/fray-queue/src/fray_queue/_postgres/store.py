@@ -75,7 +75,7 @@ class PostgresStore:
 
     def _refuse(self, error: psycopg.Error) -> None:
         text = error.diag.message_primary or ""
-        if error.sqlstate == "FR001":
+        if error.sqlstate == "FR001" or isinstance(error, psycopg.errors.InvalidSchemaName):
             raise DeletedQueueError(self._name) from None
         if error.sqlstate == "FR003":
             raise LateRequestError(text) from None
@@ -103,15 +103,19 @@ class PostgresStore:
 
     def exists(self) -> bool:
         """Return whether the queue is there."""
-        with self._pool.connection() as connection:
-            if schema.found_version(connection) is None:
-                return False
+        if not self._has_tables():
+            return False
         ((found,),) = self._execute(f"SELECT fray.exists_{schema.VERSION}(%s)", self._name)
         return bool(found)
 
     def delete(self) -> None:
-        """Remove the queue's rows."""
-        self._execute(f"SELECT fray.delete_{schema.VERSION}(%s)", self._name)
+        """Remove the queue's rows, if it is there."""
+        if self._has_tables():
+            self._execute(f"SELECT fray.delete_{schema.VERSION}(%s)", self._name)
+
+    def _has_tables(self) -> bool:
+        with self._pool.connection() as connection:
+            return schema.are_there(connection)
 
     def close(self) -> None:
         """Release the connections, which end with the last queue of the process that uses them."""
@@ -163,7 +167,7 @@ class PostgresStore:
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items in line."""
         n, seconds = min(n, _MOST_AT_ONCE), min(float(lease_timeout), _LONGEST_LEASE)
-        rows = self._run("pop", "qqoiidt", *self._key(key), n, seconds, token)
+        rows = self._run("pop", "qqoiidto", *self._key(key), n, seconds, token, not key.waits)
         if rows and rows[0][0] is None:
             return [], rows[0][3]
         rows.sort(key=_NUMBER)  # they come in no order; most have one priority, and sorting is done at once

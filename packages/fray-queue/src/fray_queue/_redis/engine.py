@@ -1,8 +1,9 @@
 """A Redis or Valkey as a whole: many queues by name."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
-from fray_queue._engines.store import Counts, DeletedQueueError
+from fray_queue._engines.store import Counts, DeletedQueueError, TransientError
 from fray_queue._errors import QueueVersionError
 from fray_queue._redis.nodes import Nodes, RedisAddress
 from fray_queue._redis.store import RedisStore
@@ -25,10 +26,14 @@ class RedisEngine:
 
     def store(self, name: str) -> RedisStore:
         """Return the store of a queue."""
-        return RedisStore(Nodes(self._address, self._seconds), name, self._clock)
+        return RedisStore(Nodes(self._address, self._seconds, self._nodes), name, self._clock)
 
     def check(self) -> None:
-        """Check the connection, with a command that every user may run."""
+        """Check the connection to one of the nodes, with a command that every user may run."""
+        for _ in self._address.nodes[1:]:
+            with suppress(TransientError):  # the next call begins with the next node
+                self._nodes.command("TIME")
+                return
         self._nodes.command("TIME")
 
     def counts(self) -> dict[str, Counts]:
@@ -46,16 +51,26 @@ class RedisEngine:
 
     def _names(self) -> set[str]:
         names: set[str] = set()
+        away: list[TransientError] = []
         for node in self._address.nodes:
-            nodes = Nodes(self._address.only(node), self._seconds)
-            cursor = b"0"
-            while True:
-                cursor, keys = nodes.command("SCAN", cursor, "MATCH", "fray:{*}:meta", "COUNT", _STEP)
-                names |= {key[len(_FIRST) : -len(_LAST)].decode() for key in keys}
-                if int(cursor) == 0:
-                    break
-            nodes.close()
+            try:
+                names |= self._names_on(node)
+            except TransientError as error:  # the other of two may have taken its place
+                away.append(error)
+        if len(away) == len(self._address.nodes):
+            raise away[0]
         return names
+
+    def _names_on(self, node: tuple[str, int]) -> set[str]:
+        nodes = Nodes(self._address.only(node), self._seconds)
+        names: set[str] = set()
+        cursor = b"0"
+        while True:
+            cursor, keys = nodes.command("SCAN", cursor, "MATCH", "fray:{*}:meta", "COUNT", _STEP)
+            names |= {key[len(_FIRST) : -len(_LAST)].decode() for key in keys}
+            if int(cursor) == 0:
+                nodes.close()
+                return names
 
     def close(self) -> None:
         """Release the connections."""

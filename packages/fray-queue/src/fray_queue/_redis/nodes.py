@@ -16,12 +16,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from fray import SpecError
+from fray import FrayError, SpecError
 from fray_queue._engines.store import TransientError
-from fray_queue._errors import AccessRefusedError, QueueFullError
+from fray_queue._errors import AccessRefusedError, LimitError, QueueFullError
 from fray_queue._redis.scripts import Script
 
 PORT = 6379
+_MOST_MOVES = 5  # that one request follows: nodes that disagree are asked again later
 _IDLE = 32  # connections that wait for the next request; more are closed
 USERNAME, PASSWORD, CA_FILE = "FRAY_REDIS_USERNAME", "FRAY_REDIS_PASSWORD", "FRAY_REDIS_CA_FILE"
 # A node says so that is starting, is a replica, lost its cluster, cannot write to its disk, or hands the
@@ -30,6 +31,8 @@ _LATER = (
     *("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "BUSY", "NOREPLICAS"),
     "MISCONF",
 )
+_LEAST_PART, _MOST_PART = 1 << 20, 512 << 20  # bytes: proto-max-bulk-len at least, and by default
+_NO_DATABASE = ("DB index is out of range", "SELECT is not allowed in cluster mode")
 _REFUSALS = ("NOPERM", "NOAUTH", "WRONGPASS")
 
 
@@ -183,11 +186,13 @@ class Nodes:
 
     Args:
         timeout: Seconds that a single request may take.
+        engine: Those of the engine that the queue is of, and which outlive it: it begins where they are, and
+            they learn which node takes no requests.
     """
 
-    def __init__(self, address: RedisAddress, timeout: float) -> None:
-        self._address, self._timeout = address, timeout
-        self._nodes = list(address.nodes)
+    def __init__(self, address: RedisAddress, timeout: float, engine: "Nodes | None" = None) -> None:
+        self._address, self._timeout, self._engine = address, timeout, engine
+        self._nodes: list[tuple[str, int]] = list(address.nodes if engine is None else engine._nodes)
         self._pools: dict[tuple[str, int], _Pool] = {}
 
     def close(self) -> None:
@@ -222,26 +227,53 @@ class Nodes:
         return self._send(len(command), _packed(command), timeout)
 
     def _send(self, count: int, packed: list[bytes], timeout: float | None) -> Any:
-        node = self._nodes[0]
-        try:
-            return _exchange(self._pool(node), b"*%d\r\n%b" % (count, b"".join(packed)), timeout)
-        except redis.exceptions.NoScriptError:
-            raise
-        except (redis.exceptions.RedisError, OSError) as error:
-            self._refuse(error, node)
+        request = b"*%d\r\n%b" % (count, b"".join(packed))
+        for _ in range(_MOST_MOVES):
+            node = self._nodes[0]
+            try:
+                return _exchange(self._pool(node), request, timeout)
+            except redis.exceptions.NoScriptError:
+                raise
+            except redis.exceptions.MovedError as error:  # nothing was done: the other node may do it at once
+                self._follow(error, node)
+            except (redis.exceptions.RedisError, OSError) as error:
+                self._refuse_large(max(map(len, packed)), node)
+                self._refuse(error, node)
+        raise TransientError(
+            f"the nodes of the cluster do not agree on who has the queue; the last was {node}"
+        )
+
+    def _refuse_large(self, size: int, node: tuple[str, int]) -> None:
+        """Report what is too large in a request that failed: the node may have said no word."""
+        if size <= _LEAST_PART:
+            return
+        most = _MOST_PART
+        with contextlib.suppress(redis.exceptions.RedisError, FrayError):  # a user may lack the right to ask
+            (_, setting) = self.command("CONFIG", "GET", "proto-max-bulk-len")
+            most = int(setting)
+        if size > most:
+            raise LimitError(
+                "Redis at {}:{} takes no item or result ".format(*node)
+                + f"of more than {most} bytes (proto-max-bulk-len); this one has {size}"
+            ) from None
+
+    def _follow(self, error: redis.exceptions.MovedError, node: tuple[str, int]) -> None:
+        """Go to the node that has the queue, as this one of a cluster says."""
+        host, _, port = str(error).split()[-1].rpartition(":")
+        there = (host or node[0], int(port))
+        self._nodes = [there, *(each for each in self._nodes if each not in (node, there)), node]
+
+    def _go_on(self, node: tuple[str, int]) -> None:
+        """Begin with another node, where there is one, as this one takes no requests."""
+        if self._nodes[0] == node:  # else another thread went on already
+            self._nodes = [*self._nodes[1:], node]
+        if self._engine is not None:
+            self._engine._go_on(node)
 
     def _refuse(self, error: Exception, node: tuple[str, int]) -> NoReturn:
         text = str(error)
         where = "{}:{}".format(*node)
         code = text.partition(" ")[0]
-        if isinstance(error, redis.exceptions.MovedError) or code == "MOVED":
-            host, _, port = text.split()[-1].rpartition(":")
-            self._nodes = [
-                (host or node[0], int(port)),
-                *(each for each in self._nodes if each != node),
-                node,
-            ]
-            raise TransientError(f"{where} says that {host}:{port} has the queue") from None
         if isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)) or (
             code in _REFUSALS or "unauthenticated" in text  # the latter of a request of more than ten words
         ):
@@ -252,10 +284,14 @@ class Nodes:
             raise QueueFullError(
                 f"Redis at {where} has no memory left: take items, or raise its maxmemory"
             ) from None
+        if any(refusal in text for refusal in _NO_DATABASE):
+            raise SpecError(
+                f"Redis at {where} has no database {self._address.database}, which the URL names: {text}; "
+                "a cluster has only 0, another as many as its setting databases says"
+            ) from None
         if isinstance(error, redis.exceptions.ResponseError) and not _is_transient(error, code):
             raise error
-        if self._nodes[0] == node:  # else another thread went on already
-            self._nodes = [*self._nodes[1:], node]
+        self._go_on(node)
         raise TransientError(f"{where}: {type(error).__name__}: {_without_secret(text)}") from None
 
 
@@ -265,8 +301,11 @@ def _exchange(pool: _Pool, packed: bytes, timeout: float | None) -> Any:
         connection.send_packed_command([packed], check_health=False)
         longer = {} if timeout is None else {"timeout": timeout}
         answer = connection.read_response(**longer)
-    except redis.exceptions.ResponseError:
-        pool.give_back(connection)
+    except redis.exceptions.ResponseError as error:
+        if str(error).startswith("Protocol error"):  # the node ends the connection after that
+            connection.disconnect()
+        else:
+            pool.give_back(connection)
         raise
     except BaseException:
         connection.disconnect()  # its answer may come yet, and would be taken for another's

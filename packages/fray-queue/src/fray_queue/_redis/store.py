@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import redis
 
-from fray import QueueUnavailableError
+from fray import QueueUnavailableError, UnsupportedError
 from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
@@ -63,6 +63,12 @@ class RedisStore:
         last = self._tag if tag is None else tag
         return self._evaluate(scripts.script(name), self._keys, now, *arguments, last)
 
+    def _run_swept(self, name: str, *arguments: Any, tag: str) -> Any:
+        """Run a script until it has swept all: each time keeps others waiting for a moment."""
+        while (answer := self._run(name, *arguments, tag=tag)) == [-1]:
+            continue
+        return answer
+
     def _evaluate(self, script: scripts.Script, keys: Keys, *arguments: Any) -> Any:
         try:
             return self._nodes.run(script, keys, arguments)
@@ -90,6 +96,11 @@ class RedisStore:
         if any(refusal in text for refusal in _NOT_ALLOWED):
             raise AccessRefusedError(
                 f"queue {self._name!r}: the user lacks a right that this call needs: {text}"
+            ) from None
+
+        if "Error compiling script" in text:  # it knows no flags of scripts
+            raise UnsupportedError(
+                f"queue {self._name!r}: this Redis is too old; use Redis 7 or newer, or Valkey"
             ) from None
 
     def _refuse_version(self, found: str) -> NoReturn:
@@ -125,11 +136,7 @@ class RedisStore:
         found = self._nodes.command("HGET", self._meta, "version") or b""
         if not found.isdigit() or int(found) not in scripts.UPGRADES:
             return False
-        text = scripts.UPGRADES[int(found)]
-        # Two programs may both have found it: the second finds the next version, and does nothing.
-        guard = f"if redis.call('HGET', KEYS[1], 'version') ~= '{int(found)}' then return 0 end\n"
-        guard += "redis.call('HDEL', KEYS[1], 'plain')\n"  # which has its version, too
-        self._evaluate(scripts.as_script("upgrade", guard + text, scripts.VERSION), self._keys)
+        self._evaluate(scripts.upgrade(int(found)), self._keys)
         return True
 
     def exists(self) -> bool:
@@ -179,7 +186,8 @@ class RedisStore:
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items in line."""
         tag = self._tag
-        found = self._run("pop", key.name, key.number, n, _micro(lease_timeout), token, int(woken), tag=tag)
+        arguments = (key.name, key.number, n, _micro(lease_timeout), token, int(woken))
+        found = self._run_swept("pop", *arguments, tag=tag)
         leases = []
         for at in range(1, len(found), 6):
             place, attempt, leased_at, until, reply, payload = found[at : at + 6]
@@ -241,7 +249,7 @@ class RedisStore:
     def peek(self) -> tuple[str, bytes] | None:
         """Return the first item in line."""
         tag = self._tag
-        found = self._run("look", "peek", tag=tag)
+        found = self._run_swept("look", "peek", tag=tag)
         return (item_id_at(tag, found[0]), unstamped(found[1])[0]) if found else None
 
     def counts(self) -> Counts:

@@ -226,9 +226,6 @@ def digest(text: str) -> str:
 def _engine_key(key: Key) -> IdempotencyKey:
     """Return the name under which the engine does a client's request once, through whichever server."""
     engine_key = IdempotencyKey()
-    engine_key.name, engine_key.number, engine_key.again = (
-        digest(key.slot),
-        key.number,
-        True,
-    )  # of this server, for all it knows
+    engine_key.name, engine_key.number = digest(key.slot), key.number
+    engine_key.again = engine_key.waits = True  # for all that this server knows
     return engine_key

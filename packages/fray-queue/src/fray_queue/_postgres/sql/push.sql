@@ -20,14 +20,15 @@ BEGIN
 @PUSH ARRAY(SELECT nextval('fray.items_id_seq') FROM unnest(p_payloads)); id; payload; FROM unnest(v_answer, p_payloads) AS u (id, payload)@
         END IF;
     END IF;
+@BOUNDS@
+    -- Pushes into a bounded queue are done one after the other: else two would take the last place. The answer is looked for after
+    -- that, as the first request may have been done meanwhile, and have taken the place.
+    IF v_size IS NOT NULL THEN PERFORM 1 FROM fray.queues WHERE number = p_queue FOR UPDATE; END IF;
     IF p_again THEN
 @ANSWERED@
         IF v_answer IS NOT NULL THEN RETURN v_answer; END IF;
     END IF;
-@BOUNDS@
     IF v_size IS NOT NULL OR p_keys IS NOT NULL THEN
-        -- Pushes into a bounded queue are done one after the other: else two would take the last place.
-        IF v_size IS NOT NULL THEN PERFORM 1 FROM fray.queues WHERE number = p_queue FOR UPDATE; END IF;
         PERFORM fray.sweep_@V@(p_queue, p_now);  -- what is over needs no room, and its key is free
         SELECT count(*) FILTER (WHERE k IS NULL) + count(DISTINCT k) FILTER (WHERE NOT EXISTS (
             SELECT 1 FROM fray.items WHERE queue = p_queue AND key = k)) INTO v_new FROM unnest(p_payloads, p_keys) AS u (p, k);

@@ -1,4 +1,5 @@
 -- ARGV: now, what is asked: 'counts', 'peek', or 'dead' with the place after which to go on, and how many
+-- Of 'peek' returns -1 where the next call is to sweep on.
 local DEAD = BASE .. 'dead'
 local rule = rules()
 rule.sweep()
@@ -7,6 +8,7 @@ if ARGV[2] == 'counts' then
   return { rule.pending(), call('ZCARD', HELD), call('ZCARD', DEAD), dropped }
 end
 if ARGV[2] == 'peek' then
+  if is_late() then return { -1 } end
   local first = call('ZRANGE', READY, 0, 0, 'WITHSCORES')
   local place, payload = rule.head_of_line()
   local score = tonumber(first[2])

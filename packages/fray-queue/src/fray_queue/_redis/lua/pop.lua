@@ -1,6 +1,6 @@
 -- ARGV: now, slot, number, n, lease time, token, woken
--- Returns the time until something may be there by itself; then of each item its place, attempt, times, reply
--- and payload.
+-- Returns the time until something may be there by itself, or -1 where the next call is to sweep on; then of each item its
+-- place, attempt, times, reply and payload.
 local token = ARGV[6]
 local found = { false }
 
@@ -21,6 +21,7 @@ if known then  -- what is still leased of it
   return found
 end
 sweep()
+if is_late() then return { -1 } end
 local places, payloads, left = {}, {}, tonumber(ARGV[4])  -- a payload is false where it is in `items`
 
 local function take_line(most)

@@ -133,12 +133,13 @@ local function rules()
     rule.save(place, s)
     call('ZADD', DEAD, 0, place)
     rule.answer_askers(place, s, failure and 'error' or dated and 'expired' or 'dead', failure or '')
-    if call('ZCARD', DEAD) > tonumber(call('HGET', KEYS[1], 'dead')) then
-      local first = call('ZRANGE', DEAD, 0, 0)[1]
-      call('ZREM', DEAD, first)
-      call('HDEL', ITEMS, first)
-      call('HDEL', STATE, first)
-      call('HINCRBY', KEYS[1], 'dropped', 1)
+    local many = call('ZCARD', DEAD) - call('HGET', KEYS[1], 'dead')  -- more than one, if the bound came later
+    if many > 0 then
+      local first = call('ZRANGE', DEAD, 0, math.min(many, CHUNK) - 1)
+      call('ZREM', DEAD, unpack(first))
+      call('HDEL', ITEMS, unpack(first))
+      call('HDEL', STATE, unpack(first))
+      call('HINCRBY', KEYS[1], 'dropped', #first)
     end
     if max_size then wake(ROOM) end
   end
@@ -212,7 +213,9 @@ local function rules()
   return rule
 end
 
+-- Whether something is in `ready` whose time passed: more than one sweep gives up.
+local function is_late() return dated and call('ZRANGEBYSCORE', BASE .. 'dated', '-inf', now, 'LIMIT', 0, 1)[1] end
+
 local function sweep()
-  local due = call('ZRANGEBYSCORE', HELD, '-inf', now, 'LIMIT', 0, 1)[1]
-  if due or dated and call('ZRANGEBYSCORE', BASE .. 'dated', '-inf', now, 'LIMIT', 0, 1)[1] then rules().sweep() end
+  if call('ZRANGEBYSCORE', HELD, '-inf', now, 'LIMIT', 0, 1)[1] or is_late() then rules().sweep() end
 end
