@@ -196,7 +196,7 @@ def test_a_sweep_goes_on_when_the_scheduler_is_killed(joined_cluster: RayCluster
     assert joined_cluster.poll(sweep).progress == {"succeeded": 3, "failed": 1}
 
 
-# Notes its process, and ends some time after it was told to: when there is `go`.
+# Notes its process, and ends some time after SIGTERM: when there is `go`.
 LEAVING = """
 trap 'touch "$0/told"; until test -e "$0/go"; do sleep 0.05; done; exit 0' TERM
 echo $$ > "$0/draft"; mv "$0/draft" "$0/up-$$"; while :; do sleep 0.05; done
@@ -211,7 +211,7 @@ def test_a_sweep_that_is_being_stopped_starts_nothing_under_another_scheduler(
     until(lambda: list(tmp_path.glob("up-*")), "the first member runs", 200)
     url = f"{ray_cluster.dashboard}/api/packages/gcs/fray-{sweep}.stop"
     requests.put(url, data=b"100.0", timeout=30).raise_for_status()  # as by a program that is gone since
-    until((tmp_path / "told").exists, "it is told to end")
+    until((tmp_path / "told").exists, "it has SIGTERM")
     kill_scheduler()
     (tmp_path / "go").touch()
     info = joined_cluster.wait(sweep, timeout=200)

@@ -57,6 +57,14 @@ def await_entry(ray_cluster: LocalRayCluster, job_id: str) -> None:
     until(lambda: job_id in [each.submission_id for each in table.list_jobs()], "it is in the table")
 
 
+def waiting_job(cluster: RayCluster, ray_cluster: LocalRayCluster) -> str:
+    """Launch a job that waits for 60 CPUs, which no node has."""
+    job_id = cluster.launch(JobRequest("large", TRUE, resources=ResourceConfig(cpu=60)))
+    await_entry(ray_cluster, job_id)
+    until(lambda: "60" in (cluster.poll(job_id).pending_reason or ""), "it waits")
+    return job_id
+
+
 def is_gone(url: str) -> bool:
     """Whether the head's memory does not hold something."""
     return not requests.get(url, timeout=30).ok
@@ -94,9 +102,7 @@ def test_a_job_starts_while_the_dashboard_takes_its_time(
 def test_a_job_that_has_room_when_its_scheduler_comes_up_starts(
     joined_cluster: RayCluster, ray_cluster: LocalRayCluster
 ) -> None:
-    job_id = joined_cluster.launch(JobRequest("large", TRUE, resources=ResourceConfig(cpu=60)))
-    await_entry(ray_cluster, job_id)
-    until(lambda: "60" in (joined_cluster.poll(job_id).pending_reason or ""), "it waits")
+    job_id = waiting_job(joined_cluster, ray_cluster)
     before = scheduler()
     with paused(before):
         node = ray_cluster.add_node(num_cpus=60)
@@ -165,9 +171,7 @@ def test_a_plan_that_cannot_be_read_fails_its_own_job_alone(
 def test_a_state_that_cannot_be_read_fails_its_own_job_alone(
     joined_cluster: RayCluster, ray_cluster: LocalRayCluster
 ) -> None:
-    job_id = joined_cluster.launch(JobRequest("large", TRUE, resources=ResourceConfig(cpu=60)))
-    await_entry(ray_cluster, job_id)
-    until(lambda: "60" in (joined_cluster.poll(job_id).pending_reason or ""), "it waits")
+    job_id = waiting_job(joined_cluster, ray_cluster)
     before = scheduler()
     with paused(before):
         upload(ray_cluster, job_id, "state", f"{version('fray-ray')}\n".encode() + UNREADABLE)

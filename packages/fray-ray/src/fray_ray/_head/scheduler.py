@@ -222,7 +222,7 @@ class Scheduler:
             entry = table_entry(submission)
             if entry is None or is_waiting(entry):
                 entry = waiting_table_entry(queued.command, dict(queued.metadata), self._shared.node)
-            else:  # its process on the head is told when it connects
+            else:  # its process on the head is notified when it connects
                 print_into(submission, message)
             write_table_entry(submission, settled_table_entry(entry, "FAILED", message))
             _job_kv.delete_all(submission)
