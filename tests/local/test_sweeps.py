@@ -221,7 +221,8 @@ def test_a_sweep_of_a_snapshot_has_one_copy(state_dir: Path, tmp_path: Path) -> 
     assert sorted(cluster.monitor(sweep)) == [f"[{position}] as it was" for position in range(3)]
     assert len([path for path in state_dir.rglob("step.py") if not path.parent.is_symlink()]) == 1
     copied = len("print('as it was')")
-    until(lambda: cluster.prune(dry_run=True).sizes["snapshots"] == copied, "the copy is that of a snapshot")
+    # At least: Python may have kept what it compiled beside the copy.
+    until(lambda: cluster.prune(dry_run=True).sizes["snapshots"] >= copied, "the copy is that of a snapshot")
 
 
 def test_a_job_runs_only_those_replicas_again_that_failed(state_dir: Path, tmp_path: Path) -> None:
