@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 from engine_checks import check_fail_over, check_rights
-from engine_servers import REDIS_RIGHTS, RedisServer, certificate_of_this_machine, free_port, fresh_name
+from engine_servers import (
+    REDIS_RIGHTS,
+    RedisServer,
+    certificate_of_this_machine,
+    free_port,
+    fresh_name,
+    redis_cluster,
+)
 from newer_release import FINISH, REFUSED, SIZE, NewerRelease, packed
 from pools import Pools
 from queue_processes import wait_until
@@ -349,13 +356,7 @@ def _has(server: RedisServer, key: str, count: int) -> bool:
 
 
 def test_a_cluster_sends_each_queue_to_its_own_node(tmp_path: Path) -> None:
-    cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-    with RedisServer(tmp_path / "one", *cluster) as one, RedisServer(tmp_path / "two", *cluster) as two:
-        one.cli("CLUSTER", "ADDSLOTSRANGE", "0", "8191")
-        two.cli("CLUSTER", "ADDSLOTSRANGE", "8192", "16383")
-        one.cli("CLUSTER", "MEET", "127.0.0.1", str(two.port))
-        for server in (one, two):
-            wait_until(server.is_joined)
+    with redis_cluster(tmp_path) as (one, two):
         names = [fresh_name() for _ in range(8)]
         for name in names:
             queue: Any = RedisQueue(one.url, name)

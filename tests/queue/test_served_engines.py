@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 from cutting_proxy import CuttingProxy
-from engine_servers import REDIS_RIGHTS, PostgresServer, Program, RedisServer, fresh_name
+from engine_servers import (
+    REDIS_RIGHTS,
+    PostgresServer,
+    Program,
+    RedisServer,
+    fresh_name,
+    redis_cluster,
+)
 from live_objects import count_of
 from program_ends import SERVES_AFTER_ITS_END, printed
 from queue_processes import wait_until
@@ -377,13 +384,7 @@ def listed(server: HttpQueueServer) -> set[str]:
 
 
 def test_a_server_has_queues_on_every_node_of_a_cluster(tmp_path: Path) -> None:
-    settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-    with RedisServer(tmp_path / "one", *settings) as one, RedisServer(tmp_path / "two", *settings) as two:
-        one.cli("CLUSTER", "ADDSLOTSRANGE", "0", "8191")
-        two.cli("CLUSTER", "ADDSLOTSRANGE", "8192", "16383")
-        one.cli("CLUSTER", "MEET", "127.0.0.1", str(two.port))
-        for node in (one, two):
-            wait_until(node.is_joined)
+    with redis_cluster(tmp_path) as (one, two):
         both = f"{one.url.removesuffix('/0')},127.0.0.1:{two.port}/0"
         with HttpQueueServer(engine=both) as server:
             for number in range(8):

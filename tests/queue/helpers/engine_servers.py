@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -280,3 +281,16 @@ def _program(name: str) -> str:
     )
     assert found, "the tests of postgresql: queues need Debian's postgresql"
     return found
+
+
+@contextlib.contextmanager
+def redis_cluster(folder: Path) -> Iterator[tuple[RedisServer, RedisServer]]:
+    """A cluster of two nodes, each with half of the slots."""
+    settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    with RedisServer(folder / "one", *settings) as one, RedisServer(folder / "two", *settings) as two:
+        one.cli("CLUSTER", "ADDSLOTSRANGE", "0", "8191")
+        two.cli("CLUSTER", "ADDSLOTSRANGE", "8192", "16383")
+        one.cli("CLUSTER", "MEET", "127.0.0.1", str(two.port))
+        for node in (one, two):
+            wait_until(node.is_joined)
+        yield one, two

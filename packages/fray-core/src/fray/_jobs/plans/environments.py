@@ -5,6 +5,7 @@ is its key: a second job with the same needs finds it ready. The output of uv go
 job's `environment.log`.
 """
 
+import contextlib
 import glob
 import hashlib
 import json
@@ -151,17 +152,12 @@ def _unlocked(workspace: str, extras: list[str]) -> list[str]:
     import tomllib
 
     packaged = False
-    try:
+    # A file that is not TOML, or not that of a project, is left to uv, which says what is wrong and where.
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
         with open(os.path.join(workspace, "pyproject.toml"), "rb") as file:
             project = tomllib.load(file)
         _check_extras(project.get("project", {}), extras, workspace)
         packaged = project.get("tool", {}).get("uv", {}).get("package", "build-system" in project)
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-    ):  # no TOML, or no project's: uv says what is wrong, and where
-        pass
     if packaged:
         return ["--editable", f".[{','.join(extras)}]" if extras else "."]
     return ["-r", "pyproject.toml", *(word for extra in extras for word in ("--extra", extra))]
