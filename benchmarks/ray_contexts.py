@@ -133,7 +133,7 @@ def stream(run: Any, get: Any) -> Timed:
 
 
 def main() -> None:
-    with LocalRayCluster(num_cpus=2) as cluster:
+    with LocalRayCluster(num_cpus=2, fast_workers=False) as cluster:
         ray.init(cluster.address, log_to_driver=False, logging_level="error")
         with create_context("ray") as context:
             compare_all(context)

@@ -183,7 +183,7 @@ def finished_jobs(cluster: RayCluster, count: int, replicas: int) -> str:
 
 
 def main() -> None:
-    with LocalRayCluster(num_cpus=2, memory=64 << 30) as ray_cluster:
+    with LocalRayCluster(num_cpus=2, memory=64 << 30, fast_workers=False) as ray_cluster:
         temporary = os.environ["RAY_TMPDIR"]
         ray.init(ray_cluster.address, log_to_driver=False)
         client, cluster = JobSubmissionClient(ray_cluster.dashboard), RayCluster(ray_cluster.address)

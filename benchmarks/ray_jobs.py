@@ -51,7 +51,7 @@ def do_nothing() -> None: ...
 
 
 def main() -> None:
-    with LocalRayCluster(num_cpus=2) as ray_cluster:
+    with LocalRayCluster(num_cpus=2, fast_workers=False) as ray_cluster:
         client, cluster = JobSubmissionClient(ray_cluster.dashboard), RayCluster(ray_cluster.address)
         placed = f"python -c '{PLACED}'"
         peer = "JobSubmissionClient: true, on the head"

@@ -57,7 +57,7 @@ def look(read: Callable[[], object]) -> str:
 
 def measure(nodes: int) -> tuple[str, ...]:
     """Return the figures of a cluster of so many nodes beside its head, with a replica of a gang on each."""
-    with LocalRayCluster(num_cpus=0) as ray_cluster:
+    with LocalRayCluster(num_cpus=0, fast_workers=False) as ray_cluster:
         temporary = os.environ["RAY_TMPDIR"]
         start = time.perf_counter()
         for _ in range(nodes):

@@ -262,7 +262,7 @@ def ray_cluster() -> Iterator[tuple[JobContext, Any]]:
     from fray_ray.testing import LocalRayCluster
 
     with (
-        LocalRayCluster(num_cpus=2) as cluster,
+        LocalRayCluster(num_cpus=2, fast_workers=False) as cluster,
         create_context(f"ray?address={cluster.address}") as context,
     ):
         yield context, RayCluster(cluster.address)

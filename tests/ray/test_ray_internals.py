@@ -225,6 +225,24 @@ def test_what_a_worker_has_to_itself_is_known(cluster: LocalRayCluster) -> None:
     assert not is_of_one_process("PATH")
 
 
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"env_vars": {"ONE": "an 'odd' word", "TWO": ""}}, ("an 'odd' word", "", False)),
+        ({"env_vars": {"ONE": "1", "TWO": "${ONE}2${NOBODYS}"}}, ("1", "12", False)),
+        ({"env_vars": {"ONE": "1"}, "py_executable": f"{sys.executable} -X dev"}, ("1", None, True)),
+    ],
+    ids=["variables", "variables-of-variables", "another-python"],
+)
+def test_a_worker_is_set_up_as_by_rays_own_program(
+    cluster: LocalRayCluster, asked: dict[str, Any], found: tuple[str, str | None, bool]
+) -> None:
+    def told() -> tuple[str | None, str | None, bool]:
+        return os.environ.get("ONE"), os.environ.get("TWO"), sys.flags.dev_mode
+
+    assert ray.get(ray.remote(told).options(runtime_env=asked).remote()) == found
+
+
 # --- nodes ---
 
 
