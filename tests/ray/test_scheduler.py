@@ -164,7 +164,7 @@ def test_a_replica_that_is_being_stopped_has_its_grace(joined_cluster: RayCluste
     pid = pid_of(tmp_path, 0)
     with ThreadPoolExecutor(1) as pool:
         stopping = pool.submit(joined_cluster.terminate, job_id, 60.0)
-        until(lambda: "told" in log_of(joined_cluster, job_id), "it has SIGTERM")
+        until(lambda: "[replica-0] told" in log_of(joined_cluster, job_id), "it has SIGTERM")
         kill(scheduler())
         stopping.result(200)
     assert not alive(pid)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ray import cloudpickle
 
 from fray import WorkerDiedError
-from fray.backend import FAMILY, callable_name, check_count, dumps, unpack_exception
+from fray.backend import FAMILY, StopRequested, callable_name, check_count, dumps, unpack_exception
 from fray.cluster import Entrypoint, ExitReason, JobStatus, ResourceConfig, TpuConfig
 from fray_ray._connection import Connection
 from fray_ray._head.job import new_machine
@@ -148,7 +148,7 @@ class _Gang(threading.Thread):
     def stop(self, grace: float) -> None:
         """End it."""
         if self._loop is not None and self._job is not None:
-            self._loop.call_soon_threadsafe(self._job.stop, grace)
+            self._loop.call_soon_threadsafe(self._job.request, StopRequested(grace))
 
 
 def _returned(result: bytes | None) -> Any:

@@ -71,7 +71,7 @@ class LocalRayCluster:
         memory: Bytes of memory that the head node declares.
         resources: Further resources of the head node.
         redis: Host and port of a Redis that keeps the head's state; `restart_gcs` and `restart_head` need it.
-        fast_workers: Workers start in half of the time; False, for measurements: as Ray starts them elsewhere.
+        fast_workers: Workers start in half of the time. False, for measurements: as Ray starts them.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fray.backend import CannotRun, Policy, Supervision
+from fray.backend import CannotRun, Policy, RestartRequested, StopRequested, Supervision
 from fray.cluster import Endpoint, ExitReason, JobId, JobStatus
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside, insist
@@ -66,6 +66,7 @@ class ScheduledJob:
 
     def __init__(self, plan: Plan, queued: QueuedJob, record: JobRecord | None, shared: Shared) -> None:
         self._plan, self._queued, self._taken_up = plan, queued, record is not None
+        self._begun = False  # until then nothing of this run is recorded
         self._output = LogFile(driver_log(plan.submission))
         if record is None:
             record = JobRecord(machine=new_machine(plan))
@@ -109,24 +110,31 @@ class ScheduledJob:
 
     def stop_by_ray(self) -> None:
         """Ray asks the job's process to end."""
-        self._run.stop(RAYS_GRACE)
+        self._run.request(StopRequested(RAYS_GRACE))
 
     def notice(self, leaving: Mapping[str, float]) -> None:
         """Nodes go, each in so many seconds."""
         self._run.notice(leaving)
 
-    def deliver(self, request: str, data: bytes) -> None:
-        """Do what somebody has requested of the job through the head's store."""
+    def deliver(self, request: str, data: bytes) -> bool:
+        """Do what somebody has requested of the job through the head's store.
+
+        Returns:
+            Whether it is recorded, or makes no sense; else it is to be delivered again.
+        """
+        if not self._begun:
+            return False
         word, _, rest = request.partition(".")
         if word == _job_kv.STOP:
-            self._run.stop(float(data))
+            self._run.request(StopRequested(float(data)))
         elif word == _job_kv.ENDPOINT:
             endpoint = json.loads(data)
             Endpoint.from_dict(endpoint)  # which says what is wrong with it
             self._board.add_endpoint(endpoint)
         elif word == _job_kv.RESTART:
             replica, attempt = map(int, rest.split("."))
-            self._run.restart(replica, attempt, float(data))
+            self._run.request(RestartRequested(replica, attempt, float(data)))
+        return True
 
     # --- its life ---
 
@@ -162,6 +170,7 @@ class ScheduledJob:
             self._board.store()
         confidential = {name: plan.environ[name] for name in plan.confidential if name in plan.environ}
         _job_kv.keep(_job_kv.variables_name(plan.submission), pickle.dumps(confidential))
+        self._begun = True
 
     async def _show(self) -> None:
         """Have the job in Ray's table while it waits."""

@@ -97,6 +97,8 @@ class JobRun:
         marks = LogMarks()
         self._logs = [ReplicaLog(number, plan.secrets, output, marks) for number in range(plan.replicas)]
         self._events: asyncio.Queue[Any] = asyncio.Queue()
+        for event in self._record.requests:  # of which another scheduler had no time to take care
+            self._events.put_nowait(event)
         self._changed = asyncio.Event()  # what is to be shown
         self._tasks = JobTasks(lambda error: self.lose(f"the scheduler failed: {error!r}", 0.0))
         self._reservation = Reservation(plan, board, runtime_env or {})
@@ -144,17 +146,16 @@ class JobRun:
                 self._reservation.close()
             self._queue.look_soon()
 
-    def stop(self, grace: float) -> None:
-        """End the job."""
-        self._events.put_nowait(StopRequested(grace))
+    def request(self, event: RestartRequested | StopRequested) -> None:
+        """Do what a user requests; it is recorded first, so that another scheduler does it, too."""
+        if event not in self._record.requests:
+            self._record.requests.append(event)
+        self._board.store()
+        self._events.put_nowait(event)
 
     def lose(self, message: str, grace: float) -> None:
         """End a job that Ray has lost."""
         self._events.put_nowait(CannotRun(ExitReason.LOST, message, grace))
-
-    def restart(self, replica: int, attempt: int, grace: float) -> None:
-        """End an attempt, where it is the one that runs, and start the next."""
-        self._events.put_nowait(RestartRequested(replica, attempt, grace))
 
     def show_again(self) -> None:
         """Write all into the job's entry in Ray's table: it is a new one."""
@@ -200,6 +201,8 @@ class JobRun:
             self._record.ending = None
         elif isinstance(event, Placed):
             self._placing.note_placed(event.replicas)
+        elif event in self._record.requests:
+            self._record.requests.remove(event)
         now = time.monotonic()
         self._machine.epoch = time.time() - now  # one of the clocks may have been set, or have stood still
         actions = self._machine.handle(event, now)

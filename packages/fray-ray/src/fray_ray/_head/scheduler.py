@@ -171,12 +171,8 @@ class Scheduler:
         for word in requests:
             name = _job_kv.package_name(submission, word)
             data = _job_kv.fetch(name)
-            if job is not None and data is not None:
-                try:
-                    job.deliver(word, data)
-                except (KeyError, TypeError, ValueError):  # anybody may upload anything
-                    traceback.print_exc()
-            _job_kv.delete(name)
+            if job is None or data is None or _deliver(job, word, data):
+                _job_kv.delete(name)
         return bool(requests)
 
     @staticmethod
@@ -261,6 +257,15 @@ class Scheduler:
                 for job in list(self._jobs.values()) if leaving else ():
                     job.notice(leaving)
             await asyncio.sleep(_LOOK_FOR_NOTICES)
+
+
+def _deliver(job: ScheduledJob | Sweep, word: str, data: bytes) -> bool:
+    """Request something of a job; return whether the request has been dealt with."""
+    try:
+        return job.deliver(word, data)
+    except (KeyError, TypeError, ValueError):  # anybody may upload anything
+        traceback.print_exc()
+        return True
 
 
 def print_into(submission: str, text: str) -> None:

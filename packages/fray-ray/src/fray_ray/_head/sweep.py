@@ -69,10 +69,11 @@ class Sweep:
     def notice(self, leaving: Mapping[str, float]) -> None:
         """Nodes go: that is its members' business."""
 
-    def deliver(self, request: str, data: bytes) -> None:
-        """Do what somebody has requested of the sweep."""
+    def deliver(self, request: str, data: bytes) -> bool:
+        """Do what somebody has requested of the sweep; see `ScheduledJob.deliver`."""
         if request == _job_kv.STOP:
             self._stop(float(data))
+        return True
 
     def _stop(self, grace: float) -> None:
         self._asked = grace
