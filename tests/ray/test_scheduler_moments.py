@@ -17,7 +17,6 @@ import requests
 from gang_hosts import left_in_ray
 from head_store import package, stored
 from job_processes import dashboard, kill, kill_scheduler, paused, scheduler
-from ray.experimental import internal_kv
 from ray.job_submission import JobSubmissionClient
 
 from fray.cluster import Entrypoint, JobRequest, JobStatus, ResourceConfig, create_environment
@@ -246,7 +245,7 @@ def test_nothing_is_kept_of_a_job_that_was_removed(
     until(lambda: not stored(ray_cluster, job_id), "nothing of it is left", 60)
 
 
-def test_what_a_scheduler_was_told_when_it_was_killed_is_done_by_the_next(
+def test_a_request_that_a_scheduler_read_when_it_was_killed_is_done_by_the_next(
     joined_cluster: RayCluster, ray_cluster: LocalRayCluster
 ) -> None:
     request = JobRequest("large", TRUE, resources=ResourceConfig(cpu=60))
@@ -258,10 +257,10 @@ def test_what_a_scheduler_was_told_when_it_was_killed_is_done_by_the_next(
             stops = [pool.submit(joined_cluster.terminate, job_id, 0.0) for job_id in jobs]
             for job_id in jobs:
                 until(lambda: not is_gone(package(ray_cluster, job_id, "stop")), "it is to be stopped")  # noqa: B023
-        told, first = scheduler(), f"gcs://fray-{jobs[0]}.stop"
-        while internal_kv._internal_kv_exists(first):  # no pause: it acts soon after it has read all
+        reader, first = scheduler(), package(ray_cluster, jobs[0], "stop")
+        while not is_gone(first):  # no pause: it acts soon after it has read all
             continue
-        kill(told)
+        kill(reader)
         for stop in stops:
             stop.result(200)
     assert {joined_cluster.poll(job_id).status for job_id in jobs} == {JobStatus.STOPPED}

@@ -33,7 +33,7 @@ class JobRecord:
 
     Args:
         machine: The state of its supervision.
-        requests: What users have requested, in their order, and the supervision has not been told.
+        requests: What users have requested, in their order, and the supervision does not know.
         ending: What was begun to end replicas, and is not done.
         ports: By replica and attempt.
         endpoints: Those that replicas have registered.
