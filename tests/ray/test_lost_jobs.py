@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from gang_hosts import left_in_ray
 from head_store import package, stored
-from job_processes import alive, kill, shell_of, supervisor_of
+from job_processes import alive, kill, paused, scheduler, shell_of, supervisor_of
 from ray.job_submission import JobSubmissionClient
 
 from fray import ClusterUnavailableError
@@ -15,6 +15,25 @@ from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 
 pytestmark = pytest.mark.timeout(400)
+
+# Notes its process; ends when there is `go`, or, having noted that, a while after SIGTERM.
+LASTING = """
+trap 'sleep 0.5; touch "$0/saved"; exit 1' TERM
+echo $$ > "$0/draft"; mv "$0/draft" "$0/up"; until test -e "$0/go"; do sleep 0.05; done
+"""
+
+
+def lasting(folder: Path) -> Entrypoint:
+    return Entrypoint.from_binary("sh", ["-c", LASTING, str(folder)])
+
+
+def lose_without_a_scheduler(ray_cluster: LocalRayCluster, job_id: str) -> None:
+    """Have Ray lose a job while there is no scheduler; the next one finds it so."""
+    table, before = JobSubmissionClient(ray_cluster.dashboard), scheduler()
+    with paused(before):
+        kill(supervisor_of(job_id))
+        until(lambda: table.get_job_status(job_id).is_terminal(), "Ray has lost it", 120)
+        kill(before)
 
 
 def test_terminating_a_job_that_ray_lost_ends_what_is_left_of_it(
@@ -123,3 +142,32 @@ def test_a_job_whose_driver_has_not_ended_yet_is_not_removed_nor_its_parent_prun
     gate.open()
     patient = RayCluster(ray_cluster.address)
     assert parent in patient.prune().jobs
+
+
+def test_a_job_that_ray_lost_while_there_was_no_scheduler_has_its_grace_and_is_not_started_again(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    request = JobRequest("lost", lasting(tmp_path), max_retries_failure=1)
+    job_id = joined_cluster.launch(request)
+    until((tmp_path / "up").exists, "it runs", 200)
+    lose_without_a_scheduler(ray_cluster, job_id)
+    until((tmp_path / "saved").exists, "it has SIGTERM, and the time to save")
+    joined_cluster.terminate(job_id)
+    (task,) = joined_cluster.wait(job_id, timeout=120).tasks
+    assert (task.attempt, task.reason) == (1, ExitReason.LOST)
+    until(lambda: not left_in_ray(), "no actor and no room of it is left")
+
+
+def test_a_sweep_that_ray_lost_while_there_was_no_scheduler_ends_and_can_be_run_again(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    sweep = joined_cluster.launch_many([JobRequest("member", lasting(tmp_path))] * 2, max_parallel=1)
+    until((tmp_path / "up").exists, "its first member runs", 200)
+    lose_without_a_scheduler(ray_cluster, sweep)
+    until((tmp_path / "saved").exists, "the member has SIGTERM")
+    joined_cluster.terminate(sweep)
+    assert joined_cluster.wait(sweep, timeout=120).progress == {"stopped": 2}
+    (tmp_path / "go").touch()
+    assert joined_cluster.retry(sweep) == sweep
+    info = joined_cluster.wait(sweep, timeout=200)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message

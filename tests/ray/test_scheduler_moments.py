@@ -264,3 +264,40 @@ def test_a_request_that_a_scheduler_read_when_it_was_killed_is_done_by_the_next(
         for stop in stops:
             stop.result(200)
     assert {joined_cluster.poll(job_id).status for job_id in jobs} == {JobStatus.STOPPED}
+
+
+def test_a_request_to_stop_a_member_that_was_read_when_the_scheduler_was_killed_is_done_by_the_next(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path / "gate")
+    holds = Entrypoint.from_binary("sh", ["-c", f"until test -e {gate.path}; do sleep 0.05; done"])
+    sweep = joined_cluster.launch_many([JobRequest("member", holds)] * 24, max_parallel=1)
+    until(lambda: joined_cluster.poll(sweep.member(0)).status is JobStatus.RUNNING, "the first runs", 200)
+    others = [sweep.member(number) for number in range(1, 24)]
+    requested = [package(ray_cluster, f"{sweep}~{number}", "stop") for number in range(1, 24)]
+    with ThreadPoolExecutor(len(others)) as pool:
+        reader = scheduler()
+        with paused(reader):
+            stops = [pool.submit(joined_cluster.terminate, member) for member in others]
+            until(lambda: not any(map(is_gone, requested)), "all are to be stopped")
+        while not any(map(is_gone, requested)):
+            continue
+        kill(reader)
+        for stop in stops:
+            stop.result(90)
+    gate.open()
+    info = joined_cluster.wait(sweep, timeout=200)
+    assert info.progress == {"succeeded": 1, "stopped": 23}
+
+
+def test_a_job_that_has_room_while_the_dashboard_is_away_starts_when_it_is_back(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster
+) -> None:
+    job_id = waiting_job(joined_cluster, ray_cluster)
+    with paused(dashboard()):
+        node = ray_cluster.add_node(num_cpus=60)
+        until(lambda: is_placed(job_id), "it has room", 200)
+        time.sleep(63.0)  # the scheduler gives up an answer after 60 s
+    info = joined_cluster.wait(job_id, timeout=200)
+    ray_cluster.kill_node(node)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message

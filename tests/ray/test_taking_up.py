@@ -1,11 +1,15 @@
 """What a scheduler that is started again finds, and what it writes; nothing here needs a cluster."""
 
+import contextlib
 import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from fray.backend import AttemptEnd, Begin, Ended, EndTree, Placed, Policy, Supervision
 from fray.cluster import ExitReason
+from fray_ray import _job_kv
 from fray_ray._head.log_marks import LogMarks
 from fray_ray._head.output import LogFile
 from fray_ray._head.record import JobRecord, ReplicaActorRecord, unpacked
@@ -114,3 +118,28 @@ def test_the_mark_of_an_attempt_is_written_once(tmp_path: Path) -> None:
         log = ReplicaLog(0, [], LogFile(str(path)), LogMarks())
         log.take_up(path, 1, {"log": 0, "rest": b""}, began=False)
         assert path.read_bytes() == mark
+
+
+class KilledError(Exception):
+    """The scheduler is no more."""
+
+
+@pytest.mark.parametrize("deleted", range(7))
+def test_a_job_that_is_queued_still_has_its_plan_and_its_state_whenever_its_deletion_ends(
+    monkeypatch: pytest.MonkeyPatch, deleted: int
+) -> None:
+    def delete(name: str) -> None:
+        if len(store) <= 6 - deleted:
+            raise KilledError
+        store.remove(name)
+
+    store = [f"gcs://fray-job-1.{word}" for word in ("state", "forget", "plan", "environ", "queued", "stop")]
+    monkeypatch.setattr(_job_kv, "kv_list", lambda _: list(store))
+    monkeypatch.setattr(_job_kv, "kv_delete", delete)
+    with contextlib.suppress(KilledError):
+        _job_kv.delete_all("job-1")
+    left = {each.rpartition(".")[2] for each in store}
+    assert len(left) == 6 - deleted
+    if "queued" in left:  # the next scheduler carries it, and from the start where it has no state
+        assert {"plan", "state"} <= left
+    assert not left or "forget" in left, "or nobody would delete the rest"

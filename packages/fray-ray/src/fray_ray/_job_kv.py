@@ -14,6 +14,8 @@ SUBMISSION_VARIABLE = "FRAY_RAY_SUBMISSION"
 """What Ray calls the run of a job, in the workers that run its tasks and actors."""
 LIMIT = 100 * 2**20  # bytes, of the dashboard
 STOP, RESTART, ENDPOINT, QUEUED, FORGET = "stop", "restart", "endpoint", "queued", "forget"
+# In this order, after all else: without the first nobody carries the job; the last is a request for this.
+_DELETED_LAST = {QUEUED: 1, "plan": 2, "state": 3, FORGET: 4}
 _PACKAGES, _OURS = "gcs://", "fray-"
 _NAME = re.compile(
     r"(.+?)\.((?:plan|state|queued|stop|stopping|forget|environ|secrets|workspace\.zip)|restart\.\d+\.\d+|endpoint\.\d+\.\d+\.\w+)"
@@ -102,8 +104,11 @@ def delete(name: str) -> None:
 
 
 def delete_all(submission: str, *, but: Collection[str] = ()) -> None:
-    """Delete the packages of a job, inside the cluster."""
-    for name in names_of(submission):
+    """Delete the packages of a job, inside the cluster; a scheduler that is killed meanwhile harms nothing.
+
+    The next one carries every job that is queued, and begins it again where there is no state of it.
+    """
+    for name in sorted(names_of(submission), key=lambda name: _DELETED_LAST.get(name, 0)):
         if (whole := package_name(submission, name)) not in but:
             delete(whole)
 

@@ -24,7 +24,8 @@ def stop_found(
     Args:
         doubt: Called where the scheduler does not seem to take notice.
     """
-    told = False
+    told = doubted = False
+    begun = time.monotonic()
     for delay in poll_delays(longest=0.2):
         found = find()
         if found.info.finished:
@@ -37,6 +38,12 @@ def stop_found(
         if not told:  # a member that waits: its sweep gets a request, unless it starts it now
             client.upload(_job_kv.stop_name(found.submission), str(grace).encode())
             told = True
+        waited = time.monotonic() - begun
+        if waited > _DOUBTED_AFTER and not doubted:
+            doubted = True
+            doubt()
+        if waited > _DOUBTED_AFTER + _ENDS_WITHIN:
+            raise ClusterUnavailableError(_unanswered(found.submission, _DOUBTED_AFTER + _ENDS_WITHIN))
         time.sleep(delay)
 
 
@@ -93,8 +100,12 @@ def stop_job(
             client.stop(submission)
             told = True
         if time.monotonic() > deadline + _ENDS_WITHIN:  # it waits, so Ray has no process of it to stop
-            raise ClusterUnavailableError(
-                f"job {submission} was not ended within {grace + _MARGIN + _ENDS_WITHIN:g} s: the cluster's "
-                f"scheduler does not answer; `ray job logs {SUBMISSION}` says whether it could start"
-            )
+            raise ClusterUnavailableError(_unanswered(submission, grace + _MARGIN + _ENDS_WITHIN))
         time.sleep(delay)
+
+
+def _unanswered(submission: str, within: float) -> str:
+    return (
+        f"job {submission} was not ended within {within:g} s: the cluster's scheduler does not answer; "
+        f"`ray job logs {SUBMISSION}` says whether it could start"
+    )

@@ -17,6 +17,7 @@ from fray.backend import CannotRun, Policy, RestartRequested, StopRequested, Sup
 from fray.cluster import Endpoint, ExitReason, JobId, JobStatus
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside, insist
+from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.descendants import end_family
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job_board import JobBoard, state_of
@@ -32,7 +33,6 @@ from fray_ray._head.replica_log import complete_log
 from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.usage_file import usage_file
 from fray_ray._job_table import state_metadata
-from fray_ray._jobs_client import JobsClient
 from fray_ray._plan import Plan, job_config
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.environment import JOB_CONFIG
@@ -48,12 +48,11 @@ class Shared:
     """What all jobs of a scheduler have in common.
 
     Args:
-        client: Returns what talks to the dashboard.
         node: The id of the head's node.
     """
 
     queue: ReservationQueue
-    client: Callable[[], JobsClient]
+    dashboard: Dashboard
     node: str
 
 
@@ -75,7 +74,7 @@ class ScheduledJob:
         log = self._output.path
         self._board = JobBoard(plan, record, log=log, usage=usage_file(plan.submission), metrics=metrics)
         self._ray_job = RayJob(
-            plan.submission, queued, shared.client, shared.node, submitted=record.submitted
+            plan.submission, queued, shared.dashboard, shared.node, submitted=record.submitted
         )
         self._run = JobRun(
             plan,

@@ -146,10 +146,9 @@ class JobRun:
                 self._reservation.close()
             self._queue.look_soon()
 
-    def request(self, event: RestartRequested | StopRequested) -> None:
-        """Do what a user requests; it is recorded first, so that another scheduler does it, too."""
-        if event not in self._record.requests:
-            self._record.requests.append(event)
+    def request(self, event: Noticed | RestartRequested | StopRequested) -> None:
+        """Do what somebody requests; it is recorded first: nobody will say it to another scheduler."""
+        self._record.requests.append(event)
         self._board.store()
         self._events.put_nowait(event)
 
@@ -201,8 +200,7 @@ class JobRun:
             self._record.ending = None
         elif isinstance(event, Placed):
             self._placing.note_placed(event.replicas)
-        elif event in self._record.requests:
-            self._record.requests.remove(event)
+        self._record.requests = [each for each in self._record.requests if each is not event]
         now = time.monotonic()
         self._machine.epoch = time.time() - now  # one of the clocks may have been set, or have stood still
         actions = self._machine.handle(event, now)
@@ -340,7 +338,7 @@ class JobRun:
         known = self._record.actors.get(replica)
         if known is not None and self._plan.gang:
             self._reservation.avoid({known.node})
-        self._events.put_nowait(Noticed(replica, attempt, seconds))
+        self.request(Noticed(replica, attempt, seconds))
 
     def _stop_replica(self, replica: int, attempt: int, grace: float, *, forced: bool) -> None:
         if replica not in self._followers:  # it was never started

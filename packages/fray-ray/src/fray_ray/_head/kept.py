@@ -55,10 +55,12 @@ def keep_workspace(
     uri = str(runtime_env.get("working_dir", ""))
     if not uri.startswith(_GCS):
         return {}
+    name = _job_kv.workspace_name(submission)
     data = _job_kv.fetch(uri.removeprefix(_GCS)) if alone else None
+    if data is None and alone:  # Ray has deleted it; a scheduler that was killed may have kept it
+        data = _job_kv.fetch(name)
     if data is None or len(data) > _MOST:
         return None
-    name = _job_kv.workspace_name(submission)
     _job_kv.keep(name, data)
     return {"working_dir": _GCS + name}
 

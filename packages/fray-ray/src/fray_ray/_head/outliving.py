@@ -77,9 +77,10 @@ def remove_groups_of(submission: str) -> None:
 
 
 def remove_abandoned_groups() -> None:
-    """Give back the room of jobs that have ended, and whose drivers could not do so."""
+    """Give back the room of jobs that have ended, and that no scheduler will carry to their end."""
     names = list(_living_groups())
-    ended = {each for each in set(map(_submission_of, names)) if _has_ended(each)}
+    carried = {each for each, words in _job_kv.all_names().items() if _job_kv.QUEUED in words}
+    ended = {each for each in set(map(_submission_of, names)) - carried if _has_ended(each)}
     _remove(name for name in names if _submission_of(name) in ended)
 
 

@@ -7,15 +7,15 @@ attached    the process is there
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from fray import FrayError
+from fray import ClusterUnavailableError, FrayError
 from fray.cluster import JobStatus
 from fray_ray._head.asides import aside
+from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._job_table import SINCE, TERMINAL, WAITS, JobEntry, is_waiting, taken_at
-from fray_ray._jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import (
     delete_table_entry,
@@ -29,6 +29,7 @@ from fray_ray._ray_internals.pins import pin_package
 _LOOK = 0.5  # seconds between looks at what Ray says of the job
 _GONE_AFTER = 3.0  # seconds without its process after which Ray is asked about it
 _PINNED, _PINS_EVERY = 900, 300.0  # seconds
+_DASHBOARD_WITHIN = 300.0  # seconds for a dashboard that is started again, with its head say
 _RAYS = {JobStatus.STOPPED: "STOPPED", JobStatus.FAILED: "FAILED"}
 _EXISTS = "already exists"
 
@@ -37,7 +38,6 @@ class RayJob:
     """That of one run of a job.
 
     Args:
-        client: Returns what talks to the dashboard.
         node: The id of the head's node.
         submitted: Whether another scheduler has submitted it.
     """
@@ -46,12 +46,13 @@ class RayJob:
         self,
         submission: str,
         queued: QueuedJob,
-        client: Callable[[], JobsClient],
+        dashboard: Dashboard,
         node: str,
         *,
         submitted: bool,
     ) -> None:
-        self._submission, self._queued, self._client, self._node = submission, queued, client, node
+        self._submission, self._queued, self._node = submission, queued, node
+        self._dashboard = dashboard
         self.submitted = submitted
         self.link: DriverLink | None = None
         self._attached = asyncio.Event()
@@ -110,7 +111,7 @@ class RayJob:
 
     async def _submit(self) -> str | None:
         try:
-            await aside(self._post)
+            await self._post_when_there_is_a_dashboard()
         except (FrayError, RuntimeError, ValueError, OSError) as error:
             self.submitted = False
             return f"Ray does not take the job: {error}"
@@ -119,23 +120,41 @@ class RayJob:
             self._detached_at = time.monotonic()
         return None
 
+    async def _post_when_there_is_a_dashboard(self) -> None:
+        deadline = time.monotonic() + _DASHBOARD_WITHIN
+        while True:
+            try:
+                await aside(self._post)
+            except ClusterUnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                self._dashboard.forget()
+                await asyncio.sleep(_LOOK)
+            else:
+                return
+
     def _post(self) -> None:
         queued, metadata = self._queued, dict(self._queued.metadata)
+        client = self._dashboard.client()
         for last in (False, False, True):
             entry = table_entry(self._submission)
             if entry is not None and is_waiting(entry):
                 # Of launches with one key the first stays: Ray's own entry must not make the job a later one.
                 metadata[SINCE] = str(taken_at(JobEntry.of(entry)))
                 delete_table_entry(self._submission)
-            elif entry is not None and _is_nobodys(entry):
+            elif entry is not None and is_nobodys(entry):
                 delete_table_entry(self._submission)
             try:
-                self._client().submit(queued.command, self._submission, metadata, dict(queued.runtime_env))
+                client.submit(queued.command, self._submission, metadata, dict(queued.runtime_env))
+            except ClusterUnavailableError:
+                if entry is not None and table_entry(self._submission) is None:
+                    write_table_entry(self._submission, entry)
+                raise
             except RuntimeError as error:
                 if _EXISTS not in str(error):
                     raise
                 found = table_entry(self._submission)
-                if last or found is None or not _is_nobodys(found):  # the answer to another try was lost
+                if last or found is None or not is_nobodys(found):  # the answer to another try was lost
                     return
             else:
                 return
@@ -195,7 +214,7 @@ class RayJob:
         return None if self.link is None else self.link.environ
 
 
-def _is_nobodys(entry: Mapping[str, Any]) -> bool:
+def is_nobodys(entry: Mapping[str, Any]) -> bool:
     """Whether an entry is of no job: a head that was started again writes it for one that it misses."""
     known = JobEntry.of(entry)
     return known.status in TERMINAL and not known.metadata

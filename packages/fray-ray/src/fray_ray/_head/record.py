@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fray.backend import ClearTree, EndTree, RestartRequested, StopRequested, Supervision
+from fray.backend import ClearTree, EndTree, Noticed, RestartRequested, StopRequested, Supervision
 from fray_ray._packed_tasks import EARLIER_IN_ENTRY
 from fray_ray._scheduler import VERSION
 
@@ -33,7 +33,7 @@ class JobRecord:
 
     Args:
         machine: The state of its supervision.
-        requests: What users have requested, in their order, and the supervision does not know.
+        requests: What users and providers have said, in their order, and the supervision does not know.
         ending: What was begun to end replicas, and is not done.
         ports: By replica and attempt.
         endpoints: Those that replicas have registered.
@@ -49,7 +49,7 @@ class JobRecord:
     """
 
     machine: Supervision
-    requests: list[RestartRequested | StopRequested] = field(default_factory=list)
+    requests: list[Noticed | RestartRequested | StopRequested] = field(default_factory=list)
     ending: ClearTree | EndTree | None = None
     ports: dict[tuple[int, int], dict[str, int]] = field(default_factory=dict)
     endpoints: list[dict[str, Any]] = field(default_factory=list)

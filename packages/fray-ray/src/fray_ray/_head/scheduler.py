@@ -5,7 +5,6 @@ go on with each, and writes how they do into Ray's table. One event loop serves 
 """
 
 import asyncio
-import functools
 import pickle
 import sys
 import threading
@@ -16,6 +15,7 @@ import ray
 
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside
+from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink, serve_links
 from fray_ray._head.job import ScheduledJob, Shared, is_request
 from fray_ray._head.job_metrics import shared_gauges
@@ -83,7 +83,7 @@ class Scheduler:
         self._look_again = False  # although nothing in the head's store has changed
         self._lives: set[asyncio.Task[None]] = set()
         queue = ReservationQueue()
-        self._shared = Shared(queue, _client, ray.get_runtime_context().get_node_id())
+        self._shared = Shared(queue, Dashboard(_client), ray.get_runtime_context().get_node_id())
         shared_gauges()
 
     async def run(self, ready: Any) -> None:
@@ -304,7 +304,6 @@ def _record(submission: str) -> JobRecord | None:
         raise _UnreadableError("state") from error
 
 
-@functools.cache
 def _client() -> JobsClient:
-    """Return what talks to the dashboard; made when it is first needed."""
-    return JobsClient(ray.get_runtime_context().gcs_address)
+    # Who submits a job tries again, and has it in Ray's table meanwhile.
+    return JobsClient(ray.get_runtime_context().gcs_address, agent_timeout=0.0)

@@ -25,8 +25,16 @@ from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job import Shared
 from fray_ray._head.kept import forget_run, forget_workspace, keep_workspace
 from fray_ray._head.predecessors import failure_of, state_of, unfinished
-from fray_ray._head.ray_job import RayJob
-from fray_ray._job_table import UNSTARTED, TableEntry, describe, read, stored_entry, submission_of
+from fray_ray._head.ray_job import RayJob, is_nobodys
+from fray_ray._job_table import (
+    UNSTARTED,
+    TableEntry,
+    describe,
+    is_waiting,
+    read,
+    stored_entry,
+    submission_of,
+)
 from fray_ray._jobs_client import JobsClient
 from fray_ray._lookup import FoundJob, find, settled
 from fray_ray._plan import Plan, restored, withheld
@@ -46,8 +54,9 @@ class Sweep:
 
     def __init__(self, submission: str, plan: SweepPlan, queued: QueuedJob, shared: Shared) -> None:
         self._submission, self._plan, self._queued, self._shared = submission, plan, queued, shared
-        known = table_entry(submission) is not None
-        self._ray_job = RayJob(submission, queued, shared.client, shared.node, submitted=known)
+        entry = table_entry(submission)
+        self._taken_up = entry is not None and not is_waiting(entry) and not is_nobodys(entry)
+        self._ray_job = RayJob(submission, queued, shared.dashboard, shared.node, submitted=self._taken_up)
         self._stopping = _job_kv.stopping_name(submission)
         asked = _job_kv.fetch(self._stopping)
         # The grace with which somebody wants it to end; under another scheduler, too.
@@ -84,11 +93,15 @@ class Sweep:
         """Coordinate the sweep until every member has ended."""
         if self._queued.first is not None:
             await aside(forget_run, self._queued.first)
+            if not self._taken_up:  # requests that came when the run before had ended
+                await aside(self._forget_stops)
         problem = await self._ray_job.begin()
-        if problem is not None:
+        if problem is not None and not self._taken_up:
             await self._ray_job.settle(JobStatus.FAILED, problem)
             _job_kv.delete_all(self._submission)
             return
+        if problem is not None and self._asked is None:  # Ray lost it while there was no scheduler
+            self._stop(GRACE_OF_LOST)
         looking = asyncio.create_task(insist(self._look_for_loss))
         try:
             coordinator = await aside(self._coordinator)
@@ -109,8 +122,12 @@ class Sweep:
         forget_workspace(self._queued.runtime_env)
         self._ray_job.tell(info.status)
 
+    def _forget_stops(self) -> None:
+        for package in _job_kv.stopped_members(submission_of(self._plan.job_id)).values():
+            _job_kv.delete(package)
+
     def _coordinator(self) -> "Coordinator":
-        return Coordinator(self._submission, self._plan, self._queued, self._shared.client())
+        return Coordinator(self._submission, self._plan, self._queued, self._shared.dashboard.client())
 
     async def _rest(self) -> None:
         self._wakes.clear()
@@ -134,6 +151,7 @@ class Coordinator:
         self._tries = [0] * len(plan.members)  # runs that each member has had
         self._infos = [_waiting(member) for member in plan.members]
         self._unstarted: dict[str, dict[str, str | None]] = {}
+        self._settled_stops: list[str] = []  # requests to stop members that waited
         self._grace: float | None = None
         own = stored_entry(submission)
         described = None if own is None else read(own)
@@ -159,14 +177,16 @@ class Coordinator:
         if self._order.finished:
             return replace(self._info(), finished_at=time.time())
         self._write()
+        while self._settled_stops:  # now the entry has them
+            _job_kv.delete(self._settled_stops.pop())
         return None
 
     def finish(self, info: JobInfo) -> None:
         """Write the last word."""
-        for package in self._stops().values():  # they came too late, and are not for the sweep's next run
-            _job_kv.delete(package)
         kept = None if info.status is JobStatus.SUCCEEDED else self._keep()
         self._entry.write(info, unstarted=self._unstarted, kept=kept)
+        for package in self._stops().values():  # others came too late, and are not for the sweep's next run
+            _job_kv.delete(package)
 
     # --- what happens ---
 
@@ -222,7 +242,7 @@ class Coordinator:
             position = int(number)
             if position < len(self._infos) and self._waits(position):
                 self._settle(position, JobStatus.STOPPED, ExitReason.STOPPED, None)
-                _job_kv.delete(package)
+                self._settled_stops.append(package)
 
     def _stops(self) -> dict[str, str]:
         return _job_kv.stopped_members(submission_of(self._plan.job_id))
@@ -289,6 +309,7 @@ class Coordinator:
         for position in self._order.unfinished:
             if self._waits(position):
                 self._settle(position, JobStatus.STOPPED, ExitReason.STOPPED, None)
+        self._write()
         running = [
             submission_of(self._plan.members[position].plan.job_id, self._tries[position])
             for position in sorted(self._order.started)
