@@ -371,3 +371,16 @@ def test_seeds_001_and_003_jobs_by_the_older_face(
     stopped = cluster.create_job("sleep 600")
     cluster.delete_job(stopped)
     assert next(job for job in cluster.list_jobs() if job["id"] == stopped)["status"] == "STOPPED"
+
+
+def test_what_a_program_uses_that_has_closed_its_output_is_known_while_it_runs(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    script = "exec >&- 2>&-; until test -e $0; do sleep 0.05; done"
+    job_id = cluster.launch(
+        JobRequest("silent", Entrypoint.from_binary("sh", ["-c", script, str(tmp_path / "gate")]))
+    )
+    until(lambda: cluster.usage(job_id), "there is a sample", 120)
+    assert cluster.poll(job_id).status is JobStatus.RUNNING
+    (tmp_path / "gate").touch()
+    assert cluster.wait(job_id, timeout=120).status is JobStatus.SUCCEEDED

@@ -17,13 +17,16 @@ JOB = "logged-1"
 class Written:
     """A job that runs, and its log as its driver leaves it on the head, with a mark after so many lines."""
 
-    def __init__(self, table: FakeDashboard, replicas: int = 1, marks_every: int = 200) -> None:
+    def __init__(
+        self, table: FakeDashboard, replicas: int = 1, marks_every: int = 200, *, waiting: int = 0
+    ) -> None:
         self._table, self._every, self._count = table, marks_every, 0
         self._pieces = ["Runtime env is setting up.\n"]
         self._attempts = [0] * replicas
+        self.due = [0] * replicas  # attempts of replicas that are to begin, and wait
         self.lines: list[list[str]] = [[] for _ in range(replicas)]
         self.half = ""  # of a line that is being written
-        for replica in range(replicas):
+        for replica in range(replicas - waiting):
             self.begin(replica)
         self.publish()
 
@@ -45,7 +48,8 @@ class Written:
         """Let readers see all that was written, and the state of the job."""
         self._table.logs[JOB] = "".join(self._pieces) + self.half
         tasks = [
-            {"replica": replica, "status": state, "attempt": attempt}
+            {"replica": replica, "status": state, "attempt": attempt + self.due[replica]}
+            | ({} if self.due[replica] or not attempt else {"started_at": 1.0})
             for replica, attempt in enumerate(self._attempts)
         ]
         info = json.dumps({"job_id": JOB, "name": "logged", "status": state, "tasks": tasks})
@@ -189,3 +193,44 @@ def test_a_log_that_is_followed_is_not_held_in_memory(table: FakeDashboard) -> N
     finally:
         tracemalloc.stop()
     assert number == 5_000
+
+
+@pytest.mark.parametrize("tail", [0, 1, 10])
+def test_a_replica_that_begins_while_a_long_log_is_followed_from_its_end_is_read(
+    table: FakeDashboard, tail: int
+) -> None:
+    def begin() -> None:
+        written.begin(1)
+        for number in range(5):
+            written.write(1, f"new {number}")
+
+    written = Written(table, replicas=2, waiting=1)
+    for number in range(2_000):
+        written.write(0, f"line {number}")
+    written.publish()
+    cluster = RayCluster(table.url)
+    last = [f"[replica-0] line {number}" for number in range(2_000 - tail, 2_000)]
+    assert list(cluster.monitor(JOB, tail=tail, follow=False)) == last
+    written.grow([lambda: None, begin, lambda: None, lambda: None])
+    found = list(cluster.monitor(JOB, tail=tail))
+    assert [line for line in found if line.startswith("[replica-1]")] == [
+        f"[replica-1] new {number}" for number in range(5)
+    ]
+
+
+def test_a_tail_of_a_long_log_whose_last_attempt_never_began_ends(table: FakeDashboard) -> None:
+    written = Written(table)
+    for number in range(2_000):
+        written.write(0, f"line {number}")
+    written.due[0] = 1  # it was stopped while it waited
+    written.publish("failed")
+    found = list(RayCluster(table.url).monitor(JOB, tail=600, follow=False))
+    assert found == written.lines[0][-600:]
+
+
+def test_a_log_with_bytes_that_ray_does_not_read_is_read(table: FakeDashboard) -> None:
+    written = Written(table)
+    written.write(0, "before")
+    written.publish("succeeded")
+    table.garbled = True
+    assert list(RayCluster(table.url).monitor(JOB)) == ["before"]

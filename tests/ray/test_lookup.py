@@ -215,3 +215,32 @@ def test_of_two_launches_with_a_key_the_first_stays_although_ray_was_given_it_la
     assert RayCluster(table.url).launch(request, key="k") == "first-1"
     (second,) = table.queued
     assert stopped == [f"fray-{second}.stop"]
+
+
+def test_an_answer_that_is_cut_off_is_asked_for_again(table: FakeDashboard) -> None:
+    add(table, "a-1", "SUCCEEDED", state="succeeded")
+    cluster = RayCluster(table.url)
+    table.cut = 2
+    assert cluster.poll("a-1").status is JobStatus.SUCCEEDED
+    table.cut = 1
+    assert [info.job_id for info in cluster.list_jobs()] == ["a-1"]
+    assert table.cut == 0
+
+
+def test_a_job_of_several_runs_that_is_removed_in_part_can_be_removed_again(table: FakeDashboard) -> None:
+    add(table, "a-1", "FAILED", state="failed")
+    add(table, "a-1", "FAILED", tries=2, state="failed")
+    cluster = RayCluster(table.url)
+    table.kept = {"a-1"}
+    with pytest.raises(ValueError, match="Ray does not forget a-1"):
+        cluster.remove("a-1")
+    assert cluster.poll("a-1").status is JobStatus.FAILED
+    table.kept = set()
+    cluster.remove("a-1")
+    assert table.entries == {}
+
+
+def test_lines_of_usage_that_are_none_are_left_out(table: FakeDashboard) -> None:
+    add(table, "a-1", "SUCCEEDED", state="succeeded")
+    table.files["fray-usage-a-1.txt"] = "0 1 1000.5 4096 0.25\nodd\n0 1 x 4096 0.25\n0 1 1001.5 8192 0.5\n"
+    assert [sample.memory for sample in RayCluster(table.url).usage("a-1")] == [4096, 8192]

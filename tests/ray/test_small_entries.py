@@ -152,7 +152,13 @@ def test_poll_has_all_attempts_and_a_list_the_latest(table: FakeDashboard, tmp_p
 
 
 def test_a_disk_that_is_full_costs_the_earlier_attempts_alone(tmp_path: Path) -> None:
-    AttemptsFile(lambda: str(tmp_path / "nowhere" / "file")).note(job(8, attempts=40).tasks)
+    folder, tasks = tmp_path / "nowhere", job(8, attempts=40).tasks
+    file = AttemptsFile(lambda: str(folder / "file"))
+    file.note(tasks)
+    folder.mkdir()
+    file.note(tasks)
+    lines = (folder / "file").read_text().split("\n")
+    assert len(list(filter(None, lines))) == 8 * 39, "what could not be written is written later"
 
 
 def other(text: str, without: str = "", **columns: Any) -> str:

@@ -19,7 +19,8 @@ class FakeDashboard(ThreadingHTTPServer):
     `queued` those that came to the scheduler, by submission, `stored` what the head was given to keep. A job
     is refused until `agent_after` submissions have come. `nodes_at_first` is what it says of nodes before it
     says `nodes`. `before_a_package` is called when somebody asks whether one is there; it may return the
-    status of the answer.
+    status of the answer. So many answers are `cut` off. Ray's own reader reads no log where `garbled`. A
+    removal is refused where it is of a submission in `kept`.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,9 @@ class FakeDashboard(ThreadingHTTPServer):
         self.before_a_log: Callable[[], None] = lambda: None  # is given
         self.before_a_package: Callable[[], int | None] = lambda: None
         self.odd: list[Any] = []  # rows of the job table that are no entries
+        self.cut = 0
+        self.garbled = False
+        self.kept: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -67,6 +71,8 @@ class FakeDashboard(ThreadingHTTPServer):
             return 200, self.nodes_at_first.pop(0) if self.nodes_at_first else self.nodes
         if path == "/api/jobs/":
             return 200, [*self.entries.values(), *self.odd]
+        if self.garbled and words[-1] == "logs":
+            return 500, "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff"
         if words[:2] == ["api", "jobs"] and words[2] in self.entries:
             return 200, {"logs": self._given(self._log(words[2]))} if words[3:] else self.entries[words[2]]
         if words[:3] == ["api", "packages", "gcs"]:
@@ -129,7 +135,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(*self.server.submit(json.loads(self._body())))
 
     def do_DELETE(self) -> None:
-        del self.server.entries[self.path.rpartition("/")[2]]
+        submission = self.path.rpartition("/")[2]
+        if submission in self.server.kept:
+            self._answer(503, "the dashboard is going away")
+            return
+        del self.server.entries[submission]
         self._answer(200, {"deleted": True})
 
     def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
@@ -142,7 +152,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        cut = self.server.cut > 0
+        self.server.cut -= cut
+        self.wfile.write(data[: len(data) // 2] if cut else data)
 
 
 @contextmanager

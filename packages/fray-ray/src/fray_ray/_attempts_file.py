@@ -30,25 +30,32 @@ class AttemptsFile:
     def __init__(self, path: Callable[[], str]) -> None:
         self._path = path
         self._noted: dict[int, int] = {}  # the last attempt of each replica that the file has
+        self._cut = False  # whether its last line may lack its end
 
     def note(self, tasks: Iterable[TaskStatus]) -> None:
         """Append the earlier attempts that it does not have, where there are more than an entry holds."""
         tasks = tuple(tasks)
         if sum(len(task.previous) for task in tasks) <= EARLIER_IN_ENTRY:
             return
-        lines = []
-        for task in tasks:
-            noted = self._noted.get(task.replica, 0)
-            lines += [json.dumps(each.to_dict()) + "\n" for each in task.previous if each.attempt > noted]
-            if task.previous:
-                self._noted[task.replica] = max(noted, task.previous[-1].attempt)
-        if not lines:
+        new = [
+            each
+            for task in tasks
+            for each in task.previous
+            if each.attempt > self._noted.get(task.replica, 0)
+        ]
+        if not new:
             return
+        begin = "\n" if self._cut else ""
+        lines = [json.dumps(each.to_dict()) + "\n" for each in new]
         try:
             with Path(self._path()).open("a", encoding="utf-8") as file:
-                file.write("".join(lines))
-        except OSError:  # a full disk costs the history of the job, not the job
+                file.write(begin + "".join(lines))
+        except OSError:  # the disk is full; a part may be written, and all is once more when there is room
+            self._cut = True
             return
+        self._cut = False
+        for each in new:
+            self._noted[each.replica] = max(each.attempt, self._noted.get(each.replica, 0))
 
     def read_into(self, tasks: tuple[TaskStatus, ...]) -> tuple[TaskStatus, ...]:
         """Return replicas with what another process has written; nothing of that is written again."""

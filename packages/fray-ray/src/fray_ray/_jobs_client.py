@@ -130,7 +130,10 @@ class JobsClient:
 
     def log(self, submission: str) -> str:
         """Return what a job has written so far; nothing where its driver's node is gone."""
-        with explained(self.url):
+        found = self._log_file(submission, -1)
+        if found is not None:
+            return found
+        with explained(self.url):  # as Ray gives it, which reads no log with other bytes than UTF-8
             # A line that is written in this moment may end within a character, which Ray does not read.
             return retrying(
                 lambda: self._log(submission), (*UNREACHED, RuntimeError), self._reconnect_timeout
@@ -146,12 +149,15 @@ class JobsClient:
 
     def last_lines(self, submission: str, lines: int) -> str:
         """Return the last lines that a job has written, so many or more."""
+        # One more: the last one may be in the making.
+        return self._log_file(submission, lines + 1) or self.log(submission)
+
+    def _log_file(self, submission: str, lines: int) -> str | None:
+        """Return the last lines of a job's log, -1 for all; None where its node has none."""
         if submission not in self._nodes and (entry := self.entry(submission)) is not None and entry.node:
             self._nodes[submission] = entry.node
         node = self._nodes.get(submission)
-        # One more: the last one may be in the making.
-        found = node and self._file(node, driver_log_name(submission), lines + 1)
-        return found or self.log(submission)
+        return self._file(node, driver_log_name(submission), lines) if node else None
 
     def file_of_node(self, node: str, name: str) -> str:
         """Return a file among the logs of a node; nothing where it, or the node, is not there."""

@@ -421,7 +421,8 @@ class RayCluster(ClusterCalls):
         for info, entry in jobs:
             if entry.status not in _job_table.TERMINAL:  # Ray removes no job whose driver is about to go
                 self._over(info.job_id)
-        for entry in below:
+        # A job is found by its first run: while that is there what is left of it can be removed.
+        for entry in sorted(below, key=_job_table.tries_of, reverse=True):
             self._client.remove(entry.submission)
             self._client.forget_job(entry.submission)
 

@@ -50,7 +50,7 @@ class JobLog:
     """What a job has written so far.
 
     Args:
-        attempt_of: Returns the latest attempt of a replica.
+        attempt_of: Returns the latest attempt of a replica that has begun; less than 1 for none.
     """
 
     def __init__(self, fetch: Fetch, attempt_of: Callable[[int], int]) -> None:
@@ -68,9 +68,10 @@ class JobLog:
         return AttemptLog(self, replica, attempt)
 
     def part(self, replica: int | None, attempt: int) -> _Part:
-        """Return what was read of an attempt's log."""
-        found = None if replica is None else self._parts.get((replica, attempt))
-        return found or _Part(0 if self.whole or replica is None else _SOMEWHERE, self.whole)
+        """Return what was read of an attempt's log; one of which nothing is known yet keeps its place."""
+        if replica is None:
+            return _Part(0, whole=True)
+        return self._parts.setdefault((replica, attempt), _Part(0 if self.whole else _SOMEWHERE, self.whole))
 
     def stale(self) -> None:
         """Have the next read fetch: what was written until now must be in it."""
@@ -125,6 +126,8 @@ class JobLog:
 
     def _read_back(self, lines: int | None) -> None:
         """Read the log from so many lines before its end, or more; offsets stay what they are."""
+        if self._started and not self._mark:  # where that ends which was read is counted from the beginning
+            lines = None
         while True:
             text = _complete(self._fetch(lines))
             self.whole = lines is None or text.count("\n") < lines
@@ -132,7 +135,9 @@ class JobLog:
                 break
             lines *= _MORE
         before, self._parts = self._parts, {}
-        known = text.rfind(self._mark) + len(self._mark) + self._behind if self._started else len(text)
+        known = len(text)
+        if self._started:
+            known = self._behind + (text.rfind(self._mark) + len(self._mark) if self._mark else 0)
         from_its_end = self._started or not self.whole
         self._started, self._mark, self._behind, self._attempts, self._dropped = True, "", 0, {}, 0
         if (
@@ -145,6 +150,9 @@ class JobLog:
             if from_its_end:
                 end = before[key].end if key in before else _SOMEWHERE
                 part.start = end - len(part.data)
+        for key, part in before.items():
+            if key not in self._parts:  # it has not begun, or is further back
+                self._parts[key] = _Part(part.end, self.whole)
         self._take(text[known:])
 
     def _take(self, text: str) -> None:
@@ -154,7 +162,8 @@ class JobLog:
             if begin := _BEGIN.match(line):
                 replica, attempt = int(begin[1]), int(begin[2])
                 self._attempts[replica] = attempt
-                self._parts.setdefault((replica, attempt), _Part(0, whole=True))
+                part = self._parts.setdefault((replica, attempt), _Part(0, whole=True))
+                part.whole = part.whole or not part.data
             elif found := _LINE.match(line):
                 self._part_of(int(found[1])).data.extend(found[2].encode() + b"\n")
             elif line.startswith(MARK):

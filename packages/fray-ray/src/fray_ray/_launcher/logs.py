@@ -86,5 +86,8 @@ def _runs(client: JobsClient, job_id: str) -> list[str]:
 
 
 def _attempt(info: JobInfo | None, replica: int) -> int:
+    """Return the latest attempt of a replica that has begun; one that ended while it waited never did."""
     tasks = () if info is None else info.tasks
-    return tasks[replica].attempt if replica < len(tasks) else 1
+    if replica >= len(tasks):
+        return 1
+    return tasks[replica].attempt - (tasks[replica].started_at is None)

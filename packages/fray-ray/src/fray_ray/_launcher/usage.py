@@ -13,16 +13,21 @@ def usage_of(client: JobsClient, runs: Iterable[str]) -> list[UsageSample]:
     for submission in runs:
         entry = client.entry(submission)
         if entry is not None and entry.node:
-            found += map(_sample, client.file_of_node(entry.node, usage_name(submission)).splitlines())
+            lines = client.file_of_node(entry.node, usage_name(submission)).splitlines()
+            found += filter(None, map(_sample, lines))
     return sorted(found, key=lambda sample: (sample.replica, sample.attempt, sample.time))
 
 
-def _sample(line: str) -> UsageSample:
-    replica, attempt, when, memory, cpu_time = line.split()
-    return UsageSample(
-        replica=int(replica),
-        attempt=int(attempt),
-        time=float(when),
-        memory=int(memory),
-        cpu_time=float(cpu_time),
-    )
+def _sample(line: str) -> UsageSample | None:
+    """Return the sample of a line; None where it is none: the attempt itself can write there."""
+    try:
+        replica, attempt, when, memory, cpu_time = line.split()
+        return UsageSample(
+            replica=int(replica),
+            attempt=int(attempt),
+            time=float(when),
+            memory=int(memory),
+            cpu_time=float(cpu_time),
+        )
+    except ValueError:
+        return None

@@ -152,19 +152,23 @@ class ReplicaActor:
                 self._tell(f"stop {self._stopped}")
             watch = NoticeWatch() if plan["gang"] else None
             used, file = NewSamples(told["private"]), replica_file(plan)
-            output = self._supervisor.stdout.fileno()
-            while True:
-                if readable([output], _LOOK):
-                    chunk = os.read(output, _CHUNK)
-                    file.feed(chunk)
+            output, words = self._supervisor.stdout.fileno(), self._supervisor.stderr.fileno()
+            verdict, open_ = b"", [output, words]
+            while open_:  # a program may end its output long before it ends
+                for each in readable(open_, _LOOK):
+                    chunk = os.read(each, _CHUNK)
                     if not chunk:
-                        break
-                    yield chunk
+                        open_.remove(each)
+                    if each == words:
+                        verdict += chunk
+                        continue
+                    file.feed(chunk)
+                    if chunk:
+                        yield chunk
                 if watch is not None and (notice := watch.take()):
                     yield notice
                 if samples := used.take():
                     yield {"samples": samples}
-            verdict = self._supervisor.stderr.read()
         yield json.loads(verdict) if verdict.startswith(b"{") else {"lost": verdict.decode(errors="replace")}
 
     def free_ports(self, count: int) -> list[int]:

@@ -62,6 +62,8 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines that some more output completes."""
+        if not data:
+            return []
         if self._pieces and self._pieces[-1].endswith(b"\r"):
             data = self._pieces.pop() + data
             self._size = sum(map(len, self._pieces))
