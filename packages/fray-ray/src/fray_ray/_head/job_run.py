@@ -147,10 +147,10 @@ class JobRun:
             self._queue.look_soon()
 
     def request(self, event: Noticed | RestartRequested | StopRequested) -> None:
-        """Do what somebody requests; it is recorded first: nobody will say it to another scheduler."""
+        """Do what somebody requests; it is recorded at once: nobody will say it to another scheduler."""
         self._record.requests.append(event)
-        self._board.store()
         self._events.put_nowait(event)
+        self._board.store()
 
     def lose(self, message: str, grace: float) -> None:
         """End a job that Ray has lost."""

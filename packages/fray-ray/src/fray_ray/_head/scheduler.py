@@ -5,6 +5,7 @@ go on with each, and writes how they do into Ray's table. One event loop serves 
 """
 
 import asyncio
+import contextlib
 import pickle
 import sys
 import threading
@@ -250,12 +251,10 @@ class Scheduler:
     async def _watch_nodes(self) -> None:
         while True:
             if self._jobs:
-                try:
+                with contextlib.suppress(Exception):  # the head is away for a moment
                     leaving = draining()
-                except Exception:  # noqa: BLE001 - the head is away for a moment
-                    leaving = {}
-                for job in list(self._jobs.values()) if leaving else ():
-                    job.notice(leaving)
+                    for job in list(self._jobs.values()) if leaving else ():
+                        job.notice(leaving)
             await asyncio.sleep(_LOOK_FOR_NOTICES)
 
 

@@ -144,15 +144,16 @@ class ReplicaActor:
                 cwd="/",
                 pass_fds=[file for file in files if file is not None],
             )
-        with started as self._supervisor:
-            assert self._supervisor.stdout is not None
-            assert self._supervisor.stderr is not None
-            self._tell(json.dumps(told))
+        with started:
+            assert started.stdout is not None
+            assert started.stderr is not None
+            _tell(started, json.dumps(told))  # before `stop` of another thread has anybody to tell
+            self._supervisor = started
             if self._stopped is not None:
-                self._tell(f"stop {self._stopped}")
+                _tell(started, f"stop {self._stopped}")
             watch = NoticeWatch() if plan["gang"] else None
             used, file = NewSamples(told["private"]), replica_file(plan)
-            output, words = self._supervisor.stdout.fileno(), self._supervisor.stderr.fileno()
+            output, words = started.stdout.fileno(), started.stderr.fileno()
             verdict, open_ = b"", [output, words]
             while open_:  # a program may end its output long before it ends
                 for each in readable(open_, _LOOK):
@@ -185,16 +186,7 @@ class ReplicaActor:
         """End the attempt that runs, or will."""
         self._stopped = grace
         if self._supervisor is not None:
-            self._tell(f"stop {grace}")
-
-    def _tell(self, line: str) -> None:
-        assert self._supervisor is not None
-        assert self._supervisor.stdin is not None
-        try:
-            self._supervisor.stdin.write(line.encode() + b"\n")
-            self._supervisor.stdin.flush()
-        except (BrokenPipeError, ValueError):  # it has ended meanwhile
-            return
+            _tell(self._supervisor, f"stop {grace}")
 
     def _complete(
         self, plan: dict[str, Any], files: tuple[int | None, ...], ports: dict[str, int]
@@ -222,6 +214,15 @@ class ReplicaActor:
             "result": result,
             "orphan_grace": _TIME_TO_SAVE if plan["gang"] else 0.0,
         }
+
+
+def _tell(supervisor: "subprocess.Popen[bytes]", line: str) -> None:
+    assert supervisor.stdin is not None
+    try:
+        supervisor.stdin.write(line.encode() + b"\n")
+        supervisor.stdin.flush()
+    except (BrokenPipeError, ValueError):  # it has ended meanwhile
+        return
 
 
 def _environ(plan: dict[str, Any], python: str) -> dict[str, str]:
