@@ -227,12 +227,15 @@ def test_an_answer_that_is_cut_off_is_asked_for_again(table: FakeDashboard) -> N
     assert table.cut == 0
 
 
-def test_a_job_of_several_runs_that_is_removed_in_part_can_be_removed_again(table: FakeDashboard) -> None:
+@pytest.mark.parametrize("kept", ["a-1", "a-1-r2"])
+def test_a_job_of_several_runs_that_is_removed_in_part_can_be_removed_again(
+    table: FakeDashboard, kept: str
+) -> None:
     add(table, "a-1", "FAILED", state="failed")
     add(table, "a-1", "FAILED", tries=2, state="failed")
     cluster = RayCluster(table.url)
-    table.kept = {"a-1"}
-    with pytest.raises(ValueError, match="Ray does not forget a-1"):
+    table.kept = {kept}
+    with pytest.raises(ValueError, match=f"Ray does not forget {kept}"):
         cluster.remove("a-1")
     assert cluster.poll("a-1").status is JobStatus.FAILED
     table.kept = set()

@@ -147,7 +147,7 @@ class RayJob:
             try:
                 client.submit(queued.command, self._submission, metadata, dict(queued.runtime_env))
             except ClusterUnavailableError:
-                if entry is not None and table_entry(self._submission) is None:
+                if entry is not None and is_waiting(entry) and table_entry(self._submission) is None:
                     write_table_entry(self._submission, entry)
                 raise
             except RuntimeError as error:
