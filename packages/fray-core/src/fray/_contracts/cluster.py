@@ -272,7 +272,7 @@ class Cluster(Protocol):
 
         Raises:
             JobNotFoundError: No job has this id.
-            ValueError: It has not ended; `terminate` ends it.
+            ValueError: It has not ended; `terminate` ends it. Or it is a member of a sweep.
             UnsupportedError: This cluster's records cannot be removed.
         """
         ...

@@ -231,7 +231,11 @@ class SweepContract(ClusterFixtures):
         sweep = self.sweep(cluster, program("pass"), program(SLEEP))
         with pytest.raises(ValueError, match="terminate it"):
             cluster.remove(sweep)
+        assert cluster.wait(sweep.member(0), timeout=self.PATIENCE).status is JobStatus.SUCCEEDED
+        with pytest.raises(ValueError, match="removed with its sweep"):
+            cluster.remove(sweep.member(0))
         cluster.terminate(sweep, grace=0.0)
+        assert cluster.poll(sweep).progress == {"succeeded": 1, "stopped": 1}
 
         def removed() -> bool:
             try:

@@ -406,6 +406,7 @@ class RayCluster(ClusterCalls):
     def _remove(self, job_id: str, listed: Iterable[tuple[JobInfo, _job_table.JobEntry]]) -> None:
         """Remove a job and those below it, which are among the listed ones as they are now, or were."""
         found = self._find(job_id)
+        self._check_removal(found.info.job_id)
         below = [entry for info, entry in listed if f"{info.job_id}/".startswith(f"{job_id}/")]
         jobs = [(found.info, found.entry)]
         for info, entry in lookup.latest(below).values():

@@ -104,6 +104,12 @@ class ClusterCalls:
         """Make an endpoint of this replica known; a backend that has them overrides this."""
         raise UnsupportedError(f"{type(self).__name__} has no endpoints: agree on addresses in another way")
 
+    @staticmethod
+    def _check_removal(job_id: JobId) -> None:
+        """Refuse to remove a member of a sweep: how the sweep ends depends on all of them."""
+        if job_id.sweep is not None:
+            raise ValueError(f"job {job_id} is of sweep {job_id.sweep}: it is removed with its sweep")
+
     def remove(self, job_id: str, force: bool = False) -> None:
         """See `Cluster.remove`; a backend whose records can be removed overrides this."""
         raise UnsupportedError(

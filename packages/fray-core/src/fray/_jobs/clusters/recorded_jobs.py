@@ -131,6 +131,7 @@ class RecordedJobs(ClusterBase):
     def remove(self, job_id: str, force: bool = False) -> None:
         """See `Cluster.remove`."""
         record = self._records.find(job_id)
+        self._check_removal(record.job_id)
         for each in record.with_descendants():
             if not self._lets_go(each, force=force):
                 raise ValueError(
