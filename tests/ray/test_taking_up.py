@@ -1,6 +1,7 @@
 """What a scheduler that is started again finds, and what it writes; nothing here needs a cluster."""
 
 import contextlib
+import queue
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -60,12 +61,24 @@ def test_what_was_not_confirmed_is_there_for_the_next_who_asks() -> None:
     outbox = Outbox()
     for event in (b"one", b"two", {"exit_code": 0}):
         outbox.add(event)
-    assert outbox.after(0, "begun", 0.0) == [b"one", b"two", {"exit_code": 0}]
-    assert outbox.after(1, "one is written", 0.0) == [b"two", {"exit_code": 0}]
-    assert outbox.confirmed == (1, "one is written")  # here the scheduler is killed
-    assert outbox.after(0, "late", 0.0) == [], "a call of the scheduler that was killed changes nothing"
-    assert outbox.confirmed == (1, "one is written")
-    assert outbox.after(1, "another", 0.0) == [b"two", {"exit_code": 0}]
+    assert outbox.after(0, 0, "begun", 0.0) == [b"one", b"two", {"exit_code": 0}]
+    assert outbox.after(0, 1, "one is written", 0.0) == [b"two", {"exit_code": 0}]  # here it is killed
+    assert outbox.take_up(2) == (1, "one is written")
+    for position in (0, 2):  # before and after what the next one knows of
+        assert outbox.after(0, position, "late", 0.0) == [], "a call of one that was killed changes nothing"
+    assert outbox.take_up(1) == (1, "one is written"), "nor this, of one between the two"
+    assert outbox.after(2, 1, "another", 0.0) == [b"two", {"exit_code": 0}]
+
+
+def test_a_scheduler_that_waits_for_output_when_another_begins_waits_no_longer() -> None:
+    outbox, returned = Outbox(), queue.SimpleQueue[list[object]]()
+    waiter = threading.Thread(target=lambda: returned.put(outbox.after(0, 0, None, 60.0)))
+    waiter.start()
+    outbox.take_up(1)
+    assert returned.get(timeout=30) == []
+    waiter.join()
+    outbox.add(b"one")
+    assert outbox.after(1, 0, None, 0.0) == [b"one"]
 
 
 def test_output_that_nobody_takes_waits_in_the_program() -> None:
@@ -82,7 +95,7 @@ def test_output_that_nobody_takes_waits_in_the_program() -> None:
     while added.acquire(timeout=0.5):
         count += 1
     assert count == 16, "a mebibyte"
-    outbox.after(1, None, 0.0)
+    outbox.after(0, 1, None, 0.0)
     assert added.acquire(timeout=60)
     assert not added.acquire(timeout=0.2)
     outbox.overflow()

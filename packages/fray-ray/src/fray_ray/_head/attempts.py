@@ -23,6 +23,7 @@ class AttemptRun:
     """One run of a replica.
 
     Args:
+        driver: How many schedulers have carried the job before.
         log_path: Where the job's log is; None where no scheduler goes on with the job.
         on_notice: Called with the reason when the provider announces that it takes the machine away.
         on_ports: Called with the ports that the replica was given.
@@ -32,6 +33,7 @@ class AttemptRun:
 
     plan: Plan
     number: int
+    driver: int
     log: ReplicaLog
     log_path: str | None
     on_notice: Callable[[str], object]
@@ -57,7 +59,7 @@ class AttemptRun:
         position = 0
         began = False
         if record is not None and self.log_path is not None:
-            began, position, note = await actor.taken_up.remote()
+            began, position, note = await actor.take_up.remote(self.driver)
             noted = note or {"log": record.log, "rest": b""}
             self.log.take_up(Path(self.log_path), record.attempt, noted, began=note is not None)
         if not began:
@@ -80,7 +82,7 @@ class AttemptRun:
         """Copy the output into the job's log, and return the verdict, which stays unconfirmed."""
         note = self.log.note()
         while True:
-            events = await actor.next.remote(position, note, _WAIT)
+            events = await actor.next.remote(self.driver, position, note, _WAIT)
             for event in events:
                 verdict = self._take(event)
                 if verdict is not None:

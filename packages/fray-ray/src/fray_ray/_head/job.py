@@ -156,6 +156,8 @@ class ScheduledJob:
         plan = self._plan
         if self._taken_up:
             self._board.know_earlier()
+            self._record.takers += 1
+            self._board.store()
             if self._record.submitted:
                 complete_log(self._output.path)
                 self._output.write(b"[fray] the job has another scheduler\n")

@@ -267,6 +267,7 @@ class JobRun:
         run = AttemptRun(
             self._plan,
             replica,
+            self._record.takers,
             self._logs[replica],
             self._log_path,
             lambda why: self._give_notice(replica, attempt, why, _LONGEST_GRACE - _RESERVE),

@@ -33,6 +33,7 @@ class JobRecord:
 
     Args:
         machine: The state of its supervision.
+        takers: How many schedulers have taken it up from another one.
         requests: What users and providers have said, in their order, and the supervision does not know.
         ending: What was begun to end replicas, and is not done.
         ports: By replica and attempt.
@@ -49,6 +50,7 @@ class JobRecord:
     """
 
     machine: Supervision
+    takers: int = 0
     requests: list[Noticed | RestartRequested | StopRequested] = field(default_factory=list)
     ending: ClearTree | EndTree | None = None
     ports: dict[tuple[int, int], dict[str, int]] = field(default_factory=dict)

@@ -84,19 +84,25 @@ class ReplicaActor:
             )
             self._keeping.start()
 
-    def taken_up(self) -> tuple[bool, int, Any]:
-        """Return whether the attempt was started, and what of it was confirmed, with the note of that."""
-        self._asked = time.monotonic()
-        return self._keeping is not None, *self._outbox.confirmed
+    def take_up(self, driver: int) -> tuple[bool, int, Any]:
+        """Return whether the attempt was started, and what of it was confirmed, with the note of that.
 
-    def next(self, position: int, note: Any, timeout: float) -> list[bytes | str | dict[str, Any]]:
+        Args:
+            driver: The number of the one that asks; those with lower ones get no events from now on.
+        """
+        self._asked = time.monotonic()
+        return self._keeping is not None, *self._outbox.take_up(driver)
+
+    def next(
+        self, driver: int, position: int, note: Any, timeout: float
+    ) -> list[bytes | str | dict[str, Any]]:
         """Confirm what there is up to a position; return what follows it, at the latest after the timeout.
 
         What follows: the ports of the attempt, its output as bytes, notices as text, at last the verdict. Now
         and then `{"samples": …}` says what it has used until now.
         """
         self._asked = time.monotonic()
-        return self._outbox.after(position, note, timeout)
+        return self._outbox.after(driver, position, note, timeout)
 
     def ended(self) -> None:
         """Return when the attempt has ended, if one was started."""
