@@ -80,6 +80,10 @@ class MemoryQueue(QueueBase[T]):
         self._timeout = check_seconds("timeout", timeout)
         self._max_size = max_size
         self._waiters: dict[str, list[threading.Event]] = {}  # of the calls that wait for answers, by item
+        # When each call that sleeps looks again by itself: by what it waits for.
+        self._sleepers: list[float] = []
+        self._room_waiters: list[float] = []
+        self._askers: list[float] = []
         self._line: Line[T] = Line(max_attempts, max_dead, Replies(self._tell))
         self._clock = clock
         self._tag = uuid.uuid4().hex[:8]  # so that a lease of another queue is never taken for one of ours
@@ -87,9 +91,7 @@ class MemoryQueue(QueueBase[T]):
         self._inbox: deque[tuple[str, T, float]] = deque()  # with the time of its push
         self._lock = threading.Lock()
         self._arrival = threading.Condition(self._lock)
-        self._sleepers = 0
         self._room = threading.Condition(self._lock)
-        self._room_waiters = 0
         _here.add(self)
 
     @classmethod
@@ -179,8 +181,8 @@ class MemoryQueue(QueueBase[T]):
             for index, item in enumerate(items):
                 item_id = f"{self._tag}-{next(self._numbers)}"
                 ids.append(self._line.push_with(item_id, item, options.key_of(index), options, now))
-            # A sleeping pop computed its time without a delay of these.
             self._arrival.notify(len(items))
+            self._have_one_look()
             return ids
 
     def _await_room(self, count: int, options: PushOptions) -> None:
@@ -199,15 +201,43 @@ class MemoryQueue(QueueBase[T]):
                 raise QueueFullError(
                     no_room_within(full_message(size, new, most), wait if new <= most else 0.0)
                 )
-            change = self._line.next_change()
-            if change is not None:  # an item that expires makes room
-                left = max(0.0, min(left, change - now))
-            self._room_waiters += 1
-            try:
-                self._room.wait(min(left, threading.TIMEOUT_MAX))
-            finally:
-                self._room_waiters -= 1
+            with self._asleep(self._room_waiters, left) as seconds:  # an item that expires makes room
+                self._room.wait(seconds)
             self._sort_in()
+
+    @contextlib.contextmanager
+    def _asleep(self, sleepers: list[float], longest: float) -> Iterator[float]:
+        """Give the seconds that a call may sleep, until something changes by itself; the caller has the lock.
+
+        Args:
+            sleepers: Those that sleep for the same thing.
+        """
+        now, change = self._clock(), self._line.next_change()
+        at = now + longest if change is None else min(now + longest, change)
+        sleepers.append(at)
+        try:
+            yield max(0.0, min(at - now, threading.TIMEOUT_MAX))
+        finally:
+            sleepers.remove(at)
+            if sleepers:  # it may have been the only one that knew of the change, and may not sleep again
+                self._have_one_look()
+
+    def _have_one_look(self) -> None:
+        """Wake a call that sleeps for longer than until the next change, where all of them do.
+
+        It sleeps again, until then. The caller has the lock.
+        """
+        change = self._line.next_change()
+        if change is None:
+            return
+        if self._sleepers and change < min(self._sleepers):
+            self._arrival.notify()
+        if self._room_waiters and change < min(self._room_waiters):
+            self._room.notify()
+        if self._askers and change < min(self._askers):
+            for waiters in self._waiters.values():
+                waiters[0].set()
+                break
 
     def _known(self, count: int, options: PushOptions, now: float) -> int:
         """Count those of so many items that a key keeps from being stored."""
@@ -253,6 +283,8 @@ class MemoryQueue(QueueBase[T]):
             if self._inbox:
                 self._sort_in()
             entry = self._line.take(lease_timeout, self._clock())
+            if self._sleepers or self._room_waiters or self._askers:
+                self._have_one_look()
         if entry is not None:
             return _lease(entry)
         return next(iter(self.pop_many(1, lease_timeout, wait=wait)), None) if wait else None
@@ -263,12 +295,16 @@ class MemoryQueue(QueueBase[T]):
         check_seconds("lease_timeout", lease_timeout)
         end = time.monotonic() + check_seconds("wait", wait, zero=True)
         with self._lock:
+            woken = True
             while True:
                 leases = self._take(n, lease_timeout)
+                if not woken:  # what came back by itself notified nobody
+                    self._arrival.notify(self._line.pending(self._clock()))
                 left = end - time.monotonic()
                 if leases or left <= 0:
+                    self._have_one_look()
                     return leases
-                self._sleep(left)
+                woken = self._sleep(left)
 
     def _take(self, n: int, lease_timeout: float) -> list[Lease[T]]:
         self._sort_in()
@@ -278,17 +314,11 @@ class MemoryQueue(QueueBase[T]):
             leases.append(_lease(entry))
         return leases
 
-    def _sleep(self, longest: float) -> None:
-        """Wait for a push, a release, or the next lease or delay to end."""
-        change = self._line.next_change()
-        self._sleepers += 1
-        try:
-            if self._inbox:  # from a push that saw no sleeper yet; one that comes later wakes us
-                return
-            left = longest if change is None else max(0.0, min(longest, change - self._clock()))
-            self._arrival.wait(min(left, threading.TIMEOUT_MAX))
-        finally:
-            self._sleepers -= 1
+    def _sleep(self, longest: float) -> bool:
+        """Wait for a push, a release, or the next lease or delay to end; False when it was for the last."""
+        with self._asleep(self._sleepers, longest) as seconds:
+            # The inbox may have a push that saw no sleeper yet; one that comes later wakes us.
+            return bool(self._inbox) or self._arrival.wait(seconds)
 
     def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
         lost = []
@@ -310,9 +340,9 @@ class MemoryQueue(QueueBase[T]):
         text = None if error is None else describe(error)
         with self._lock:
             self._line.release(lease.item_id, lease.lease_id, delay, self._clock(), text, error)
-            # A sleeping pop computed its time without this delay, so one wakes in any case.
             self._arrival.notify()
             self._room.notify_all()
+            self._have_one_look()
 
     def give_back(self, leases: Iterable[Lease[T]]) -> None:
         """Give back items that were not worked on; see `QueueBase.give_back`."""
@@ -329,7 +359,9 @@ class MemoryQueue(QueueBase[T]):
         check_lease(lease)
         check_seconds("lease_timeout", lease_timeout)
         with self._lock:
-            return _lease(self._line.extend(lease.item_id, lease.lease_id, lease_timeout, self._clock()))
+            entry = self._line.extend(lease.item_id, lease.lease_id, lease_timeout, self._clock())
+            self._have_one_look()
+            return _lease(entry)
 
     def peek(self) -> T | None:
         """Return the item that a pop would take now; see `Queue.peek`."""
@@ -413,14 +445,13 @@ class MemoryQueue(QueueBase[T]):
                 left = end - time.monotonic()
                 if replies or left <= 0:
                     return replies
-                change = self._line.next_change()
-                if change is not None:  # an item may be given up by itself
-                    left = max(0.0, min(left, change - now))
-                self._lock.release()
-                try:
-                    answered.wait(min(left, threading.TIMEOUT_MAX))
-                finally:
-                    self._lock.acquire()
+                with self._asleep(self._askers, left) as seconds:  # an item may be given up by itself
+                    self._lock.release()
+                    try:
+                        answered.wait(seconds)
+                    finally:
+                        self._lock.acquire()
+                    answered.clear()
 
     @contextlib.contextmanager
     def _watching(self, item_ids: Sequence[str], answered: threading.Event) -> Iterator[None]:

@@ -231,7 +231,7 @@ class Api:
     ) -> dict[str, Any]:
         body = self._body(data, "item_id", "lease_id", "lease_timeout")
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))
-        return await self._registry.store.extend(name, lease_of(body)[1], lease_timeout, key)
+        return await self._registry.extend(name, lease_of(body)[1], lease_timeout, key)
 
     async def _extend_many(
         self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
@@ -239,7 +239,7 @@ class Api:
         body = self._body(data, "leases", "lease_timeout")
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))
         lease_ids = [lease_id for _, lease_id in leases_of(body)]
-        return await self._registry.store.extend_many(name, lease_ids, lease_timeout, key)
+        return await self._registry.extend_many(name, lease_ids, lease_timeout, key)
 
     async def _give_back(
         self, request: web.BaseRequest, data: bytes, name: str, key: Key | None

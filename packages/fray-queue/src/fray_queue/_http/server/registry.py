@@ -34,6 +34,8 @@ class QueueRegistry:
         """Write what is pending."""
         self.wake_all()
         await self.store.close()
+        for traffic in self._traffic.values():
+            traffic.end_alarm()
 
     def wake_all(self) -> None:
         """Let every waiting pop look again, and see that the server is closing."""
@@ -55,6 +57,7 @@ class QueueRegistry:
     def _drop(self, name: str) -> None:
         """Keep nothing of a queue that is not there; the calls under way look again, and notice."""
         if (traffic := self._traffic.pop(name, None)) is not None:
+            traffic.end_alarm()
             traffic.wake_all()
 
     @contextlib.contextmanager
@@ -91,6 +94,8 @@ class QueueRegistry:
         """Store payloads under options; the reply has their ids, and those of items with their keys."""
         told = await self.store.submit(name, payloads, options, key)
         self._note_pushed(name, len(payloads))
+        for seconds in (options.delay, options.ttl):
+            self.traffic(name).look_within(seconds or None)
         return told
 
     def _note_pushed(self, name: str, count: int) -> None:
@@ -155,18 +160,25 @@ class QueueRegistry:
             answers: Whether the client can give answers.
         """
         end = self._loop.time() + wait if wait else 0.0
-        slept = False
+        slept = more = False
         with self._dropping(name), contextlib.ExitStack() as watch:
             while True:
                 if gone():
-                    if (known := self._traffic.get(name)) is not None:
-                        known.wake()  # it was woken in place of a pop that takes
+                    self._pass_on(name, more)
                     return []
                 traffic = self.traffic(name)  # another one where a queue was removed and made again
                 since = traffic.woken
-                taken, change = await self.store.pop(
-                    name, n, lease_timeout, key, answers=answers, woken=slept
-                )
+                try:
+                    taken, change = await self.store.pop(
+                        name, n, lease_timeout, key, answers=answers, woken=slept
+                    )
+                except BaseException:
+                    if slept:
+                        self._pass_on(name, more)
+                    raise
+                traffic.look_within(lease_timeout if taken else change)
+                if taken and more:
+                    traffic.wake(more=True)
                 if taken or not wait or (left := end - self._loop.time()) <= 0:
                     traffic.rates.take(taken)
                     return taken
@@ -176,7 +188,12 @@ class QueueRegistry:
                 if not slept:
                     watch.enter_context(self.store.watching(name, "items"))
                 slept = True
-                await traffic.sleep(_until(left, change), since)
+                more = await traffic.sleep(left, since)
+
+    def _pass_on(self, name: str, more: bool) -> None:
+        """Wake another pop in place of one that was woken, and takes nothing."""
+        if (known := self._traffic.get(name)) is not None:
+            known.wake(more=more)
 
     async def done(
         self, name: str, lease_ids: Sequence[str], key: Key | None, given: Sequence[EncodedReply | None] = ()
@@ -197,6 +214,21 @@ class QueueRegistry:
         traffic = self.traffic(name)
         traffic.wake()
         traffic.pushers.wake()
+        traffic.look_within(delay or None)
+        return told
+
+    async def extend(self, name: str, lease_id: str, lease_timeout: float, key: Key | None) -> Told:
+        """Hold an item longer, or less long."""
+        told = await self.store.extend(name, lease_id, lease_timeout, key)
+        self.traffic(name).look_within(lease_timeout)
+        return told
+
+    async def extend_many(
+        self, name: str, lease_ids: Sequence[str], lease_timeout: float, key: Key | None
+    ) -> Told:
+        """Hold items longer, or less long."""
+        told = await self.store.extend_many(name, lease_ids, lease_timeout, key)
+        self.traffic(name).look_within(lease_timeout)
         return told
 
     async def give_back(self, name: str, lease_ids: Sequence[str], key: Key | None) -> Told:

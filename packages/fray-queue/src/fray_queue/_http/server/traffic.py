@@ -5,8 +5,11 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fray_queue._http.server.rates import Rates
+
+_SHORTEST_ALARM, _LONGEST_ALARM = 0.001, 86_400.0  # seconds
 
 
 class Sleepers:
@@ -14,6 +17,8 @@ class Sleepers:
 
     def __init__(self) -> None:
         self._futures: set[asyncio.Future[None]] = set()
+        self.calls = 0
+        """Those that sleep, look, or are about to sleep."""
         self.woken = 0
         """How often: a call that looked before the last time must look again."""
 
@@ -30,22 +35,54 @@ class Sleepers:
 
 @dataclass(slots=True, eq=False)
 class Traffic:
-    """What goes through one queue, and the calls that wait for it."""
+    """What goes through one queue, and the calls that wait for it.
+
+    It has one alarm for what changes by itself. Were the time known to the calls alone that saw it coming, it
+    would be lost with the last of them: the pop that leases an item may be the only one that knows when that
+    lease ends, and does not wait any more.
+    """
 
     rates: Rates = field(default_factory=Rates)
-    waiters: deque["asyncio.Future[None]"] = field(default_factory=deque)
+    waiters: deque["asyncio.Future[bool]"] = field(default_factory=deque)
     woken: int = 0  # as `Sleepers.woken`, of `waiters`
     pushers: Sleepers = field(default_factory=Sleepers)  # calls that wait for room
     askers: dict[str, Sleepers] = field(default_factory=dict)  # calls that wait for answers, by item
+    _alarm: asyncio.TimerHandle | None = None
 
-    def wake(self, count: int = 1) -> None:
-        """Let up to `count` waiting pops look again."""
+    def wake(self, count: int = 1, *, more: bool = False) -> None:
+        """Let up to `count` waiting pops look again.
+
+        Args:
+            more: Whether there may be something for others, too: who finds something wakes the next.
+        """
         self.woken += 1
         while count > 0 and self.waiters:
             waiter = self.waiters.popleft()
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(more)
                 count -= 1
+
+    def look_within(self, seconds: float | None) -> None:
+        """Have the calls that wait look again at the latest after so long; None for no change by itself."""
+        if seconds is None:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + min(max(seconds, _SHORTEST_ALARM), _LONGEST_ALARM)
+        if self._alarm is None or at < self._alarm.when():
+            self.end_alarm()
+            self._alarm = loop.call_at(at, self._ring)
+
+    def end_alarm(self) -> None:
+        """Have nobody look."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.wake(more=True)
+        self.pushers.wake()
+        self.wake_askers(next(iter(self.askers), ""))  # its look gives up all that is over, and wakes others
 
     def wake_all(self) -> None:
         """Wake all."""
@@ -59,32 +96,36 @@ class Traffic:
             if each in self.askers:
                 self.askers[each].wake()
 
-    async def sleep(self, seconds: float, since: int) -> None:
-        """Return when woken, or after so many seconds.
+    async def sleep(self, seconds: float, since: int) -> bool:
+        """Return when woken, or after so many seconds: whether the next is to be woken, see `wake`.
 
         Args:
             since: What `woken` was before the caller looked: its look and a change may have crossed.
         """
         if self.woken != since:
-            return
-        waiter = asyncio.get_running_loop().create_future()
+            return True
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.waiters.append(waiter)
         try:
             await _done_within(waiter, seconds)
         finally:
             with contextlib.suppress(ValueError):
                 self.waiters.remove(waiter)
+        return waiter.done() and not waiter.cancelled() and waiter.result()
 
     @contextlib.contextmanager
     def asking(self, item_ids: Sequence[str]) -> Iterator[list[Sleepers]]:
         """Be woken by the answers to these items while the block runs."""
         mine = [self.askers.setdefault(item_id, Sleepers()) for item_id in item_ids]
+        for each in mine:
+            each.calls += 1
         try:
             yield mine
         finally:
-            for item_id in item_ids:
-                if item_id in self.askers and not self.askers[item_id]:
-                    del self.askers[item_id]
+            for item_id, each in zip(item_ids, mine, strict=True):
+                each.calls -= 1
+                if not each.calls:
+                    self.askers.pop(item_id, None)
 
 
 async def sleep_among(groups: Sequence[Sleepers], seconds: float, since: int) -> None:
@@ -105,7 +146,7 @@ async def sleep_among(groups: Sequence[Sleepers], seconds: float, since: int) ->
             group._futures.discard(future)
 
 
-async def _done_within(future: "asyncio.Future[None]", seconds: float) -> None:
+async def _done_within(future: "asyncio.Future[Any]", seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await future
