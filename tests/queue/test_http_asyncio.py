@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from typing import Any, cast
 
 import psutil
@@ -14,9 +15,10 @@ from queue_proxy import SwallowingProxy
 
 from fray import QueueUnavailableError, UnreadableItemError
 from fray.queue import Ticket
-from fray_queue import HttpQueue, HttpQueueServer, LimitError, Limits
+from fray_queue import HttpQueue, HttpQueueServer, LimitError, Limits, QueueFullError
 
 AGES = 60.0  # seconds; what takes as long has failed
+SOON = 10.0
 
 
 @pytest.fixture
@@ -247,3 +249,59 @@ def test_a_push_waits_for_room_and_many_of_them_keep_nobody_out(server: HttpQueu
 
     asyncio.run(program())
     queue.close()
+
+
+def test_a_push_waits_no_longer_for_room_than_it_may_though_another_does(server: HttpQueueServer) -> None:
+    queue: HttpQueue[str] = HttpQueue(server.url, "full", create=True, max_size=1)
+
+    async def program() -> None:
+        await queue.aio.push("a")
+        patient = asyncio.create_task(queue.aio.push("b", wait=AGES))
+        await asyncio.sleep(0.2)  # nothing tells that it waits at the server
+        with pytest.raises(QueueFullError):
+            async with asyncio.timeout(SOON):
+                await queue.aio.push("c", wait=0.1)
+        lease = await queue.aio.pop()
+        assert lease is not None
+        await queue.aio.done(lease)
+        await patient
+
+    asyncio.run(program())
+    queue.close()
+
+
+class HoldingProxy(SwallowingProxy):
+    """Lets the first pop pass and holds the next ones up."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.pops = 0
+        self.holds, self.goes_on = threading.Event(), threading.Event()
+
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        if request.path.endswith("/pop"):
+            self.pops += 1
+            if self.pops > 1:
+                self.holds.set()
+                self.goes_on.wait(AGES)
+        super().handle(request)
+
+
+def test_a_pop_that_is_cancelled_between_its_requests_counts_no_attempt(server: HttpQueueServer) -> None:
+    direct = server.new_queue("once", max_attempts=1)
+    direct.push_many(range(1200))  # more than one request leases
+    with HoldingProxy(server.url) as proxy, HttpQueue[int](proxy.url, "once") as queue:
+
+        async def program() -> None:
+            popping = asyncio.create_task(queue.aio.pop_many(1200))
+            assert await asyncio.to_thread(proxy.holds.wait, AGES)
+            popping.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await popping
+
+        try:
+            asyncio.run(program())
+            assert (direct.pending(), direct.dead_letters()) == (1200, [])
+        finally:
+            proxy.goes_on.set()
+    direct.close()

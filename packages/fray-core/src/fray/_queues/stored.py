@@ -158,8 +158,14 @@ class StoredQueue(QueueBase[T]):
         check_seconds("wait", wait, zero=True)
 
         def look() -> list[Lease[T]] | None:
-            take = partial(self._take, n, lease_timeout)
-            return take_readable(take, set_aside=self._set_aside, give_back=self.release) or None
+            return (
+                take_readable(
+                    partial(self._take, n, lease_timeout),
+                    set_aside=self._set_aside,
+                    give_back=lambda lease: self.give_back([lease]),
+                )
+                or None
+            )
 
         return poll_until(look, wait, longest=_LONGEST_PAUSE) or []
 

@@ -247,7 +247,9 @@ class EngineQueue(QueueBase[T]):
             return taken
 
         while True:
-            leases: list[Lease[T]] = take_readable(take, set_aside=self._set_aside, give_back=self.release)
+            leases: list[Lease[T]] = take_readable(
+                take, set_aside=self._set_aside, give_back=lambda lease: self.give_back([lease])
+            )
             left = end - time.monotonic()
             if leases or left <= 0:
                 return leases
@@ -296,7 +298,7 @@ class EngineQueue(QueueBase[T]):
         ids = [lease.lease_id for lease in leases]
         return extended(leases, self._ask(lambda store: store.extend(ids, lease_timeout)) if ids else [])
 
-    def give_back(self, leases: Iterable[Lease[T]]) -> None:
+    def give_back(self, leases: Iterable[Lease[Any]]) -> None:
         """Give back items that were not worked on; see `QueueBase.give_back`."""
         ids = [check_lease(lease).lease_id for lease in leases]
         if ids:  # one that was given back is given back no second time: its lease is lost

@@ -171,8 +171,14 @@ class SqliteQueue(QueueBase[T]):
         check_seconds("wait", wait, zero=True)
 
         def look() -> list[Lease[T]] | None:
-            take = partial(self._take, n, lease_timeout)
-            return take_readable(take, set_aside=self._set_aside, give_back=self.release) or None
+            return (
+                take_readable(
+                    partial(self._take, n, lease_timeout),
+                    set_aside=self._set_aside,
+                    give_back=lambda lease: self.give_back([lease]),
+                )
+                or None
+            )
 
         return self._opened.poll(look, wait) or []
 
@@ -232,7 +238,7 @@ class SqliteQueue(QueueBase[T]):
         )
         return extended(leases, ends)
 
-    def give_back(self, leases: Iterable[Lease[T]]) -> None:
+    def give_back(self, leases: Iterable[Lease[Any]]) -> None:
         """Give back items that were not worked on; see `QueueBase.give_back`."""
         ids = [check_lease(lease).lease_id for lease in leases]
         if ids:

@@ -111,7 +111,7 @@ class Calls:
                 if not error.ever or time.monotonic() >= end:
                     raise QueueFullError(str(error)) from None
                 count = error.count
-            async with self._connections.network.turn("room"):
+            async with self._connections.network.turn("room", max(0.0, end - time.monotonic())):
                 wait = max(0.0, min(end - time.monotonic(), _LONGEST_POLL))
                 await self._send("room", _dump({"count": count, "wait": wait}), _JSON, wait)
 
@@ -151,7 +151,7 @@ class Calls:
                 if found := [lease async for lease in self._readable(held)]:
                     return found
         except BaseException:  # an interrupt or a cancellation: nobody will get what is in hand
-            await self._connections.network.last_words(self._return_each(list(held.values())))
+            await self._connections.network.last_words(self._return(list(held.values())))
             raise
 
     async def _take(self, held: dict[str, Lease[bytes]], n: int, lease_timeout: float, end: float) -> None:
@@ -186,10 +186,9 @@ class Calls:
             else:
                 yield read
 
-    async def _return_each(self, leases: list[Lease[Any]]) -> None:
-        for lease in leases:
-            with suppress(FrayError, OSError):
-                await self.release(lease)
+    async def _return(self, leases: list[Lease[Any]]) -> None:
+        with suppress(FrayError, OSError):  # else they run out
+            await self.give_back(leases)
 
     # --- settling ---
 

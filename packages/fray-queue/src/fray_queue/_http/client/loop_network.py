@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -71,9 +71,20 @@ class LoopNetwork:
         """Hold one of so many, so that a thousand coroutines do not open a thousand sockets."""
         return nullcontext() if waits else self._slots
 
-    def turn(self, what: str) -> AbstractAsyncContextManager[Any]:
-        """Let one coroutine wait at the server for a thing; the others wait for that one."""
-        return self._turns.setdefault(what, asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def turn(self, what: str, seconds: float) -> AsyncIterator[None]:
+        """Let one coroutine wait at the server for a thing; the others wait for that one, for so long."""
+        lock = self._turns.setdefault(what, asyncio.Lock())
+        try:
+            async with asyncio.timeout(seconds):
+                await lock.acquire()
+        except TimeoutError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()
 
     async def last_words(self, call: Coroutine[Any, Any, None]) -> None:
         """Send it in a task: what runs is being cancelled, and may be once more."""

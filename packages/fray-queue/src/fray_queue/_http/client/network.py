@@ -38,8 +38,8 @@ class Network(Protocol):
         """Return what a request holds meanwhile; one that waits at the server on purpose keeps out nobody."""
         ...
 
-    def turn(self, what: str) -> AbstractAsyncContextManager[Any]:
-        """Return what the waiters for one thing hold, one at a time."""
+    def turn(self, what: str, seconds: float) -> AbstractAsyncContextManager[Any]:
+        """Return what the waiters for one thing hold, one at a time; after so long one holds nothing."""
         ...
 
     async def last_words(self, call: Coroutine[Any, Any, None]) -> None:
@@ -98,7 +98,7 @@ class BlockingNetwork:
         """Hold nothing: a thread makes one request at a time."""
         return nullcontext()
 
-    def turn(self, what: str) -> AbstractAsyncContextManager[Any]:
+    def turn(self, what: str, seconds: float) -> AbstractAsyncContextManager[Any]:
         """Hold nothing: a thread that waits is a thread."""
         return nullcontext()
 
