@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cutting_proxy import CuttingProxy
 from engine_checks import check_fail_over, check_rights
 from engine_servers import (
     REDIS_RIGHTS,
@@ -85,6 +86,16 @@ def test_an_engine_that_keeps_items_in_memory_is_said_to(redis_server: RedisServ
     stats = queue.stats()
     assert (stats["durable"], stats["pending"]) == (False, 1)
     assert "appendonly no" in stats["stored"]
+
+
+@pytest.mark.parametrize("command", ["CONFIG", "INFO"])
+def test_an_engine_without_a_command_of_administrators_is_used(tmp_path: Path, command: str) -> None:
+    settings = ("--appendonly", "yes", "--rename-command", command, "")
+    with RedisServer(tmp_path / "redis", *settings) as server, RedisQueue[str](server.url, "q") as queue:
+        queue.push("x")
+        assert work(queue, str, stop_when_empty=True).done == 1
+        assert not queue.capabilities.durable
+        assert "unknown" in queue.stats()["stored"]
 
 
 def test_an_engine_that_drops_keys_is_refused(tmp_path: Path) -> None:
@@ -349,6 +360,25 @@ def test_a_replica_that_is_promoted_goes_on_with_what_it_had(tmp_path: Path) -> 
             promote=lambda: two.cli("REPLICAOF", "NO", "ONE"),
             crash=one.kill,
         )
+
+
+def test_a_client_behind_one_address_follows_the_fail_over(tmp_path: Path) -> None:
+    """As behind a proxy or a service of Kubernetes: the old master answers on the old connections."""
+    one = RedisServer(tmp_path / "one", "--repl-diskless-sync-delay", "0")
+    two = RedisServer(tmp_path / "two", "--repl-diskless-sync-delay", "0")
+    two.settings += ("--replicaof", f"127.0.0.1 {one.port}")
+    with one, two, CuttingProxy(one.port) as proxy:
+        queue: Any = RedisQueue(f"redis://127.0.0.1:{proxy.port}/0", "q")
+        queue.push("before")
+        lease = queue.pop()
+        wait_until(lambda: _has(two, "fray:{q}:held", 1))
+        proxy.lead_to(two.port)
+        two.cli("REPLICAOF", "NO", "ONE")
+        one.cli("REPLICAOF", "127.0.0.1", str(two.port))
+        queue.push("after")
+        queue.done(lease)
+        assert queue.pop().item == "after"
+        queue.close()
 
 
 def _has(server: RedisServer, key: str, count: int) -> bool:

@@ -61,6 +61,10 @@ class CuttingProxy:
         """How many were made so far."""
         return len(self._pairs)
 
+    def lead_to(self, port: int) -> None:
+        """Connect who comes from now on to another server; what is connected stays where it is."""
+        self._target = port
+
     def cut_all(self) -> None:
         """Cut what is connected; who comes again is served."""
         for pair in list(self._pairs):

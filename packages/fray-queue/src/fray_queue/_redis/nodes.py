@@ -284,12 +284,16 @@ class Nodes:
             raise QueueFullError(
                 f"Redis at {where} has no memory left: take items, or raise its maxmemory"
             ) from None
+        if text.startswith("unknown command"):
+            raise AccessRefusedError(
+                f"Redis at {where} does not have a command, which its administrator may have renamed: {text}"
+            ) from None
         if any(refusal in text for refusal in _NO_DATABASE):
             raise SpecError(
                 f"Redis at {where} has no database {self._address.database}, which the URL names: {text}; "
                 "a cluster has only 0, another as many as its setting databases says"
             ) from None
-        if isinstance(error, redis.exceptions.ResponseError) and not _is_transient(error, code):
+        if isinstance(error, redis.exceptions.ResponseError) and not _is_transient(error):
             raise error
         self._go_on(node)
         raise TransientError(f"{where}: {type(error).__name__}: {_without_secret(text)}") from None
@@ -302,7 +306,10 @@ def _exchange(pool: _Pool, packed: bytes, timeout: float | None) -> Any:
         longer = {} if timeout is None else {"timeout": timeout}
         answer = connection.read_response(**longer)
     except redis.exceptions.ResponseError as error:
-        if str(error).startswith("Protocol error"):  # the node ends the connection after that
+        if _is_transient(error):  # behind the address another node may have taken its place, for new ones
+            connection.disconnect()
+            pool.close()
+        elif str(error).startswith("Protocol error"):  # the node ends the connection after that
             connection.disconnect()
         else:
             pool.give_back(connection)
@@ -315,7 +322,8 @@ def _exchange(pool: _Pool, packed: bytes, timeout: float | None) -> Any:
     return answer
 
 
-def _is_transient(error: Exception, code: str) -> bool:
+def _is_transient(error: Exception) -> bool:
+    """Return whether another node may do what this one refuses, or this one later."""
     kinds = (
         redis.exceptions.BusyLoadingError,
         redis.exceptions.ReadOnlyError,
@@ -324,7 +332,8 @@ def _is_transient(error: Exception, code: str) -> bool:
         redis.exceptions.TryAgainError,
         redis.exceptions.AskError,
     )
-    return isinstance(error, kinds) or code in _LATER or "READONLY" in str(error)
+    text = str(error)
+    return isinstance(error, kinds) or text.partition(" ")[0] in _LATER or "READONLY" in text
 
 
 def _without_secret(text: str) -> str:
