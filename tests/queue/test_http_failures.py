@@ -138,6 +138,24 @@ def test_a_server_that_goes_away_late_in_a_long_wait_is_asked_again() -> None:
         assert [lease.item for lease in found] == ["x"]
 
 
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 520])
+def test_what_a_proxy_answers_in_trouble_is_asked_again(status: int) -> None:
+    page = b"<html>try again later</html>"
+    with HttpQueueServer() as server, SwallowingProxy(server.url) as proxy:
+        queue = server.new_queue("q")
+        answers = [[b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n%b" % (status, len(page), page)]] * 2
+
+        def answer(body: bytes) -> tuple[list[bytes], bool]:
+            own = [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)]
+            return answers.pop() if answers else own, True
+
+        proxy.reshape = answer
+        with HttpQueue[str](proxy.url, "q") as through:
+            through.push("x")
+        assert (answers, queue.size()) == ([], 1)
+        queue.close()
+
+
 def test_a_server_that_stays_away_is_an_error_in_time() -> None:
     with HttpQueueServer() as server:
         queue = HttpQueue[int](server.url, "q", create=True, timeout=0.5)

@@ -1,5 +1,6 @@
 """Options of push and answers over HTTP: restarts, lost answers, bounds, clients and servers of before."""
 
+import asyncio
 import http.client
 import itertools
 import json
@@ -174,6 +175,25 @@ def test_many_askers_at_once_get_each_its_own() -> None:
             assert list(pool.map(request, range(40))) == [2 * number for number in range(40)]
         worker.join(60)
         queue.close()
+
+
+@pytest.mark.parametrize(("most", "count"), [(3, 10), (1000, 2500)])
+def test_answers_of_more_items_than_one_request_may_ask_for(most: int, count: int) -> None:
+    with HttpQueueServer(limits=Limits(batch=most)) as server, server.new_queue("q") as queue:
+        tickets = queue.push_many(range(count), reply=True)
+        leases = queue.pop_many(count)
+        late = threading.Timer(0.2, lambda: queue.done(leases[-1], result="last"))
+        late.start()
+        found = queue.fetch_replies([ticket.item_id for ticket in tickets], wait=30)
+        late.join()
+        assert list(found) == [tickets[-1].item_id]
+        queue.done_many(leases[:-1], results=range(count - 1))
+        assert [ticket.result(30) for ticket in tickets[::400]] == list(range(count - 1))[::400]
+
+        async def results() -> list[Any]:
+            return list(await asyncio.gather(*tickets))
+
+        assert asyncio.run(results())[-1] == "last"
 
 
 def _double(queue: HttpQueue[int], count: int) -> None:

@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 from at_work import at_work
+from local_server import send
+from queue_proxy import SwallowingProxy
 
 from fray import TaskError
 from fray.queue import Queue
-from fray_queue import HttpQueueServer, LimitError, Limits, SqliteQueue, awork, work
+from fray_queue import HttpQueue, HttpQueueServer, LimitError, Limits, SqliteQueue, awork, work
 
 LARGEST = 1 << 20
 
@@ -49,6 +52,27 @@ def test_a_result_that_is_too_large_fails_its_asker_alone(size: int, pool: Calla
     """Small results go to the server in one request, the larger ones in several."""
     with HttpQueueServer(limits=Limits(item_bytes=LARGEST)) as server, server.new_queue("q") as queue:
         check_large_result(queue, size, pool)
+
+
+class SmallProxy(SwallowingProxy):
+    """Refuses a larger request by itself, as reverse proxies do: by default nginx takes a megabyte."""
+
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        if int(request.headers.get("Content-Length", 0)) <= LARGEST:
+            super().handle(request)
+        else:
+            self._read(request)
+            send(request, 413, "text/html", b"<h1>413 Request Entity Too Large</h1>")
+
+
+@pytest.mark.parametrize("size", [10, 900_000])
+def test_a_result_that_is_too_large_for_a_proxy_fails_its_asker_alone(size: int) -> None:
+    with HttpQueueServer() as server, SmallProxy(server.url) as proxy:
+        server.new_queue("q")
+        with HttpQueue[Any](proxy.url, "q") as queue:
+            check_large_result(queue, size)
+            with pytest.raises(LimitError, match="stands before the server"):
+                queue.push(b"x" * 2 * LARGEST)
 
 
 @pytest.mark.parametrize("max_attempts", [None, 1])

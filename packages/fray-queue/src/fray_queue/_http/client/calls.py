@@ -4,6 +4,7 @@ import json
 import math
 import time
 from base64 import b64encode
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar, cast
@@ -38,6 +39,7 @@ from fray_queue._leases import extended
 T = TypeVar("T")
 
 _SHARE_OF_LEASE = 0.25  # of the time of the first items of a batch, which may pass while others are fetched
+_POLL_IN_TURN = 1.0  # seconds to wait for one part of many answers, before the other parts are looked at
 _LONGEST_POLL = 20.0  # a longer wait is several requests, so that nothing between takes it for dead
 _JSON, _RECORDS = "application/json", "application/octet-stream"
 
@@ -56,6 +58,7 @@ class Calls:
 
     def __init__(self, target: Target, connections: Connections) -> None:
         self._target, self._connections = target, connections
+        self._most_asked = BATCH  # items whose answers one request asks for
 
     # --- storing ---
 
@@ -253,17 +256,31 @@ class Calls:
 
     async def fetch_replies(self, item_ids: Sequence[str], *, wait: float = 0.0) -> dict[str, Reply]:
         """Return what became of items; see `Queue.fetch_replies`."""
-        ids = list(map(str, item_ids))[:BATCH]
+        ids = list(map(str, item_ids))
         end = time.monotonic() + check_seconds("wait", wait, zero=True)
+        try:
+            return await self._fetch_in_parts(ids, self._most_asked, end)
+        except LimitError:
+            known, self._most_asked = self._most_asked, (await self.stats())["batch"]
+            if self._most_asked >= known:
+                raise
+        return await self._fetch_in_parts(ids, self._most_asked, end)
+
+    async def _fetch_in_parts(self, ids: list[str], most: int, end: float) -> dict[str, Reply]:
+        """Ask for a part of the items in each request, and wait at the last, which is another each time."""
+        parts = deque(ids[start : start + most] for start in range(0, len(ids) or 1, most))
+        longest = _LONGEST_POLL if len(parts) == 1 else _POLL_IN_TURN
         while True:
-            left = max(0.0, min(_LONGEST_POLL, end - time.monotonic()))
-            body = _dump({"item_ids": ids, "wait": left})
-            found = read_records(await self._new("replies", body, _JSON, left))
+            found: dict[str, Reply] = {}
+            for number, part in enumerate(parts, 1):
+                waits = number == len(parts) and not found
+                left = max(0.0, min(longest, end - time.monotonic())) if waits else 0.0
+                body = _dump({"item_ids": part, "wait": left})
+                for meta, payload in read_records(await self._new("replies", body, _JSON, left)):
+                    found[meta["item_id"]] = Reply(meta["item_id"], meta["outcome"], payload)
             if found or time.monotonic() >= end:
-                return {
-                    meta["item_id"]: Reply(meta["item_id"], meta["outcome"], payload)
-                    for meta, payload in found
-                }
+                return found
+            parts.rotate()
 
     # --- looking ---
 

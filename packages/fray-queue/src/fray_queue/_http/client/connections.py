@@ -17,7 +17,7 @@ from typing import NamedTuple
 from fray import FrayError, QueueUnavailableError
 from fray.backend import retry_delays
 from fray_queue._http.client.address import ServerAddress
-from fray_queue._http.client.errors import AWAY, error_of
+from fray_queue._http.client.errors import error_of
 from fray_queue._http.client.network import Network, Socket
 from fray_queue._http.client.socket import NO_ANSWER
 
@@ -100,7 +100,7 @@ class Connections:
                 if status < 300:  # a redirection is followed by nobody
                     return answer
                 problem = error_of(status, answer)
-                if status not in AWAY:
+                if not isinstance(problem, QueueUnavailableError):
                     raise problem
             except NO_ANSWER as error:
                 if isinstance(error, FrayError | ssl.SSLCertVerificationError):

@@ -17,12 +17,13 @@ from fray_queue._errors import (
     UnknownRouteError,
 )
 
-AWAY = frozenset({502, 503, 504})
-"""Statuses that say that a server is not there, or not yet."""
+_AWAY = frozenset({502, 503, 504})  # the server is not there, or not yet
+_LATER = frozenset({408, 425, 429})  # of what stands before a server: it was too slow, or asked too often
+_TOO_LARGE = 413
 
 
 def error_of(status: int, answer: bytes) -> Exception:
-    """Return the error that an answer with this status stands for."""
+    """Return the error that an answer with this status stands for: a QueueUnavailableError may pass."""
     try:
         body = json.loads(answer)
         return _error(status, body["error"], body["message"], body["facts"])
@@ -30,6 +31,10 @@ def error_of(status: int, answer: bytes) -> Exception:
         what = f"the server answered {status}: {answer[:200]!r}"
         if status < 400:
             what = f"the queue is at another address: {what}, a redirection, which no client follows"
+        if status >= 500 or status in _LATER:
+            return QueueUnavailableError(what)
+        if status == _TOO_LARGE:
+            return LimitError(f"what stands before the server takes no request of that size: {what}")
         return _error(status, "", what, ())
 
 
@@ -55,6 +60,6 @@ def _error(status: int, code: str, message: str, facts: Any) -> Exception:
     }
     if status in (404, 405) and code == "http":
         return UnknownRouteError(message)
-    if status in AWAY:
+    if status in _AWAY:
         return QueueUnavailableError(message)
     return kinds.get(code, ValueError)(message)
