@@ -9,6 +9,7 @@ import pickle
 import socket
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,32 @@ def test_a_removed_token_is_good_for_nothing_at_once(tokens: Tokens) -> None:
     assert second not in text
     with pytest.raises(ValueError, match="line 1 of"):
         HttpQueueServer(tokens=tokens.path).start()
+
+
+def test_a_file_of_tokens_stays_readable_for_the_server(tokens: Tokens) -> None:
+    tokens.add("first", "--role", "read")
+    assert tokens.path.stat().st_mode & 0o777 == 0o600
+    tokens.path.chmod(0o640)
+    link = tokens.path.with_name("link")
+    link.symlink_to(tokens.path)
+    assert main(["queue", "tokens", "add", str(link), "second", "--role", "read"]) == 0
+    assert link.is_symlink()
+    assert tokens.path.stat().st_mode & 0o777 == 0o640
+    tokens.run("remove", "first")
+    assert tokens.path.stat().st_mode & 0o777 == 0o640
+
+
+def test_tokens_that_are_added_at_once_are_all_kept(tokens: Tokens) -> None:
+    tokens.add("first", "--role", "read")
+    together = threading.Barrier(8)
+
+    def add(number: int) -> int:
+        together.wait()
+        return main(["queue", "tokens", "add", str(tokens.path), f"n{number}", "--role", "push"])
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(add, range(8))) == [0] * 8
+    assert len(tokens.path.read_text().splitlines()) == 9
 
 
 @pytest.mark.parametrize(

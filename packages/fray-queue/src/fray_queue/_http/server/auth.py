@@ -4,6 +4,7 @@ import base64
 import binascii
 import hashlib
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from fray_queue._checks import check_name
 
+_log = logging.getLogger("fray.queue")
 ROLES = ("push", "take", "read", "admin")
 _PUSH = frozenset({"/push", "/submit", "/room", "/replies"})
 _TAKE = frozenset(
@@ -18,6 +20,7 @@ _TAKE = frozenset(
 )
 _QUEUE = "/queues/{name}"
 _MOST_KNOWN = 100
+_UNREAD = (0, 0)  # no version of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class Auth:
     ) -> None:
         self._own = {digest(token): EVERYTHING, **{digest(text): grant for text, grant in grants}}
         self._known: dict[str, Grant] = {}  # headers with one of these: a client sends the same each time
-        self._file, self._seen = file, (0, 0)
+        self._file, self._seen = file, _UNREAD
         self._filed: dict[str, Grant] = {}
         if file is not None:
             self._filed = read_grants(file)
@@ -117,8 +120,10 @@ class Auth:
             version = _version(file)
             if version != self._seen:
                 self._filed, self._seen = read_grants(file), version
-        except (OSError, ValueError):  # removed, or half written: nobody gets more than the file says
-            self._filed, self._seen = {}, (0, 0)
+        except (OSError, ValueError) as error:  # nobody gets more than the file says
+            if self._seen != _UNREAD:
+                _log.warning("no token of the file is good, as it cannot be read: %s", error)
+            self._filed, self._seen = {}, _UNREAD
 
 
 def digest(token: str) -> str:
