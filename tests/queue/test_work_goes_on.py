@@ -10,7 +10,7 @@ import pytest
 from hastened_loop import HastenedLoop
 from queue_processes import ServerProcess
 
-from fray import QueueUnavailableError, SerializationError
+from fray import QueueUnavailableError, SerializationError, TaskError
 from fray.queue import Lease
 from fray.testing.queue_unreadable import Newer, UnreadablePromises
 from fray_queue import (
@@ -284,6 +284,28 @@ def test_what_panics_when_it_is_pickled_fails_its_item_alone(tmp_path: Path, pro
             tickets[1].result(10)
         with pytest.raises(SerializationError, match="cannot borrow"):
             tickets[2].result(10)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_an_error_whose_text_panics_fails_its_item_alone(tmp_path: Path, processes: bool) -> None:
+    class HasNoText(Exception):
+        def __str__(self) -> str:
+            raise BaseException("as a library in Rust panics")
+
+    def fn(item: int) -> int:
+        if item == 1:
+            raise HasNoText
+        return item
+
+    with SqliteQueue[int](tmp_path / "q.db", max_attempts=1) as queue:
+        tickets = queue.push_many(range(3), reply=True)
+        summary = work(queue, fn, processes=processes, stop_when_empty=True)
+        assert (summary.done, summary.failed) == (2, 1)
+        assert [tickets[0].result(10), tickets[2].result(10)] == [0, 2]
+        with pytest.raises(TaskError, match=r"HasNoText.*no message"):
+            tickets[1].result(10)
+        (letter,) = queue.dead_letters()
+        assert "HasNoText" in str(letter.history[-1].error)
 
 
 class TestUnreadableItems(UnreadablePromises):

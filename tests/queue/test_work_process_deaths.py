@@ -236,3 +236,38 @@ def test_an_item_that_went_back_before_its_worker_had_it_is_not_begun(tmp_path: 
         assert queue.push("b", reply=True).result(30) != first
     assert note.read_text() == "ab"
     assert (summary.done, summary.timed_out, summary.failed) == (2, 1, 0)
+
+
+SHORT_OF_MEMORY = """
+import resource, sys, threading
+from fray_queue import MemoryQueue, work
+
+def fn(size):
+    return b"x" * size
+
+if __name__ == "__main__":
+    queue, stop = MemoryQueue(max_attempts=1), threading.Event()
+    pool = threading.Thread(target=work, args=(queue, fn), kwargs={"processes": True, "stop": stop})
+    pool.start()
+    queue.push(1, reply=True).result(30)  # the worker has started, and has no limit
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), resource.RLIM_INFINITY))
+    large = queue.push(90 << 20, reply=True)
+    try:
+        large.result(30)
+    except MemoryError:
+        print("no memory")
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print([len(queue.push(size, reply=True).result(30)) for size in (2, 3)])
+    stop.set()
+    pool.join()
+"""
+
+
+def test_a_result_that_the_pool_has_no_memory_for_fails_its_item_alone(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SHORT_OF_MEMORY)
+    ended = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.stdout.splitlines() == ["no memory", "[2, 3]"], ended.stderr

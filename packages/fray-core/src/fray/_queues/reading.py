@@ -121,5 +121,7 @@ def describe(error: BaseException) -> str:
     """Return an error as text that is safe to store."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - a user's __str__
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - a user's __str__, which may panic as a library in Rust does
         return type(error).__name__

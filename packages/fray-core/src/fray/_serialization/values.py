@@ -126,7 +126,7 @@ def _unpack_one(packed: bytes, text: str) -> BaseException:
         raise
     except BaseException as failure:  # noqa: BLE001 - whatever a class does or misses when it is unpickled
         return TaskError(
-            "Exception", f"it cannot be rebuilt here ({type(failure).__name__}: {failure})", text
+            "Exception", f"it cannot be rebuilt here ({type(failure).__name__}: {_message(failure)})", text
         )
     return error
 
@@ -160,7 +160,9 @@ def _formatted(error: BaseException, *, chain: bool = True) -> str:
     """Return the traceback of an exception; of one whose attributes raise, what it is."""
     try:
         return "".join(traceback.format_exception(error, chain=chain))
-    except Exception:  # noqa: BLE001 - that a task has failed must be known nevertheless
+    except _ENDS_PROGRAMS:
+        raise
+    except BaseException:  # noqa: BLE001 - that a task has failed must be known nevertheless
         return f"{_qualified(error)}: {_message(error)}\n"
 
 
@@ -228,5 +230,7 @@ def _qualified(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as failure:  # noqa: BLE001 - a broken __str__ must not hide that the task failed
+    except _ENDS_PROGRAMS:
+        raise
+    except BaseException as failure:  # noqa: BLE001 - a broken __str__ must not hide that the task failed
         return f"<no message: str() raised {type(failure).__name__}>"

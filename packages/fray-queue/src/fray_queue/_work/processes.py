@@ -118,6 +118,9 @@ class InProcess:
                 if taken or is_last or self._killed is call:
                     raise WorkerDiedError(f"the worker process {_how(process.returncode)}") from error
                 call.started = None  # until the next worker is there
+            except BaseException:  # no memory for its answer, say: the rest of that is not for the next call
+                self._end()
+                raise
         raise AssertionError("unreachable: the last one returns or raises")
 
     def _worker_for(self, call: Call) -> "tuple[subprocess.Popen[bytes], bool]":

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from fray.backend import Heartbeat, QueueCapabilities, async_queue
+from fray.backend import Heartbeat, QueueCapabilities, async_queue, describe
 from fray.queue import Lease, Queue
 from fray_queue._errors import TimeLimitError
 from fray_queue._work.calls import Call, ItemResult, WorkItem
@@ -370,5 +370,5 @@ class WorkerPool:
 
 
 def _log_failure(entry: WorkItem, error: Exception, *, known: bool) -> None:
-    text = "item %s failed: %s: %s"
-    _log.warning(text, entry.lease.item_id, type(error).__name__, error, exc_info=None if known else error)
+    text = "item %s failed: %s"
+    _log.warning(text, entry.lease.item_id, describe(error), exc_info=None if known else error)
