@@ -95,8 +95,8 @@ class Auth:
         self._file, self._seen = file, _UNREAD
         self._filed: dict[str, Grant] = {}
         if file is not None:
+            self._seen = _version(file)  # before it is read: else a change in between is never noticed
             self._filed = read_grants(file)
-            self._seen = _version(file)
 
     def grant(self, authorization: str) -> Grant | None:
         """Return what an Authorization header allows; None for an unknown token, or none."""
