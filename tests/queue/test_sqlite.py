@@ -352,7 +352,7 @@ def test_an_sqlite_that_loses_commits_is_refused(
 
 def test_what_is_no_queue_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("mine" * 1000)
-    with pytest.raises(DamagedError, match=r"text\.db"):
+    with pytest.raises(DamagedError, match=r"text\.db.*\.recover"):  # `fray queue repair` is for files
         SqliteQueue[str](tmp_path / "text.db").push("x")
     assert (tmp_path / "text.db").read_text() == "mine" * 1000
     other = apsw.Connection(str(tmp_path / "other.db"))
@@ -360,6 +360,78 @@ def test_what_is_no_queue_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     other.close()
     with pytest.raises(ValueError, match="thesis"):
         SqliteQueue[str](tmp_path / "other.db").push("x")
+
+    assert apsw.Connection(str(tmp_path / "other.db")).pragma("journal_mode") == "delete"
+
+
+def test_items_are_readable_for_their_user_alone(tmp_path: Path) -> None:
+    """In the log as well, where they are until it is moved into the file."""
+    code = (
+        "import os, sys; os.umask(0o022); from fray_queue import SqliteQueue; "
+        "queue = SqliteQueue('q.db'); queue.push('secret'); "
+        "print(*[f'{file.name} {file.stat().st_mode & 0o077}' for file in os.scandir() "
+        "if b'secret' in open(file, 'rb').read()], sep='\\n')"
+    )
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60)
+    assert ended.stdout.splitlines() == ["q.db-wal 0"]
+
+
+class Interrupted:
+    """A connection that is interrupted when it has done a statement, and before the call returns."""
+
+    def __init__(self, connection: Any, statement: str) -> None:
+        self.connection, self.statement = connection, statement
+
+    def execute(self, statement: str, *arguments: Any) -> Any:
+        result = self.connection.execute(statement, *arguments)
+        if statement == self.statement:
+            raise KeyboardInterrupt
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+
+@pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "BEGIN", "COMMIT"])
+def test_an_interrupt_leaves_no_transaction_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    with SqliteQueue[str](tmp_path / "q.db") as queue:
+        queue.push("before")
+        file = queue._opened.store()._store.file
+        call = queue.size if statement == "BEGIN" else queue.pop
+        with monkeypatch.context() as patch:
+            patch.setattr(file, "connection", Interrupted(file.connection, statement))
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        queue.push("after")
+        with SqliteQueue[str](tmp_path / "q.db", timeout=1) as other:  # as another process
+            other.push("other")
+        assert queue.size() == 3
+
+
+def test_a_queue_can_be_closed_while_other_threads_use_it(tmp_path: Path) -> None:
+    queue: SqliteQueue[int] = SqliteQueue(tmp_path / "q.db")
+    over = threading.Event()
+
+    def work() -> int:
+        calls = 0
+        while not over.is_set():
+            queue.push(calls)
+            queue.pending()
+            calls += 1
+        return calls
+
+    with ThreadPoolExecutor(4) as threads:
+        working = [threads.submit(work) for _ in range(4)]
+        for _ in range(100):
+            queue.close()
+            over.wait(0.005)
+        over.set()
+        pushed = sum(each.result(timeout=60) for each in working)
+    assert queue.size() == pushed
+    queue.close()
 
 
 def test_a_removed_file_is_an_error_and_no_silent_new_queue(tmp_path: Path) -> None:

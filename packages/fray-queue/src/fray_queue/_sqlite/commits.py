@@ -1,5 +1,6 @@
 """Operations of many threads, committed in groups: all calls that come meanwhile share one flush."""
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -105,6 +106,10 @@ def _commit_together(store: QueueStore, requests: Sequence[CommitRequest[Any]]) 
         store.file.keep_reserve()
 
 
+class StoreClosedError(Exception):
+    """Another thread closed the store; nothing was done."""
+
+
 class GroupCommit:
     """Commits the operations of threads; one that finds no other committing does it for all that wait."""
 
@@ -117,14 +122,20 @@ class GroupCommit:
         """Held by the thread that uses the store."""
         self._syncing = threading.Lock()
         self._commits = self._synced = 0
+        self._closed = False
 
     def run(self, operation: Callable[[QueueStore], R], *, durable: bool = True, grows: bool = False) -> R:
-        """Do an operation; returns when it is committed, and, if it is to be durable, on disk."""
+        """Do an operation; returns when it is committed, and, if it is to be durable, on disk.
+
+        Raises:
+            StoreClosedError: It was closed before.
+        """
         request = CommitRequest(operation, durable=durable, grows=grows)
-        self._waiting.append(request)
         try:
+            self._waiting.append(request)
             with self.at_work:
                 if not request.settled:
+                    self._check_open()
                     self._commit_all()
                     self._commits += 1
                 commits = self._commits
@@ -137,9 +148,19 @@ class GroupCommit:
         return request.outcome()
 
     def look(self, reading: Callable[[QueueStore], R]) -> R:
-        """Read in a transaction that writes nothing."""
-        with self.at_work, named_errors(self._store.file.path), self._store.reading():
-            return reading(self._store)
+        """Read in a transaction that writes nothing.
+
+        Raises:
+            StoreClosedError: It was closed before.
+        """
+        with self.at_work:
+            self._check_open()
+            with named_errors(self._store.file.path), self._store.reading():
+                return reading(self._store)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError
 
     def _sync(self, commits: int) -> None:
         """Have so many commits on disk; one wait serves all threads that came meanwhile.
@@ -176,8 +197,12 @@ class GroupCommit:
             raise
 
     def close(self) -> None:
-        """Release the store."""
+        """Release the store; calls that are under way in other threads get what they wait for first."""
         with self.at_work:
+            # A thread may be about to flush what it committed, and the log may go with the connection.
+            with contextlib.suppress(StoreError):  # that thread raises it
+                self._sync(self._commits)
+            self._closed = True
             self.close_held()
 
     def close_held(self) -> None:

@@ -52,12 +52,15 @@ class StoreFile:
             folder = Path(path).parent
             folder.mkdir(parents=True, exist_ok=True)
             check_file_system(folder)
+            _make_private(path)
         with named_errors(path):
             self.connection = apsw.Connection(path)
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             with named_errors(path):
-                self._configure(timeout, exclusive)
+                self.connection.set_busy_handler(Locked(timeout))
+                schema.is_store(self.connection, path)  # before anything is set in a database of others
+                self._configure(exclusive)
                 self._prepare()
                 if not self.in_memory:
                     self._identity = _identity(path)
@@ -66,9 +69,8 @@ class StoreFile:
                     self.keep_reserve()
             undo.pop_all()
 
-    def _configure(self, timeout: float, exclusive: bool) -> None:
+    def _configure(self, exclusive: bool) -> None:
         connection = self.connection
-        connection.set_busy_handler(Locked(timeout))
         connection.pragma("cache_size", -_CACHE_KB)
         connection.pragma("temp_store", "MEMORY")
         # Else a statement with `LIMIT ?` is compiled again at each call, which takes as long as all of a pop.
@@ -93,7 +95,7 @@ class StoreFile:
         if self.in_memory:
             self.connection.execute("BEGIN IMMEDIATE")
         if new and not self.in_memory:
-            os.chmod(self.path, 0o600)  # noqa: PTH101 - items are their owner's
+            os.chmod(self.path, 0o600)  # noqa: PTH101 - items are their owner's, in a file that was there, too
             _sync_folder(Path(self.path).parent)
 
     def _translate_times(self) -> None:
@@ -134,8 +136,10 @@ class StoreFile:
         """
         execute = self.connection.execute
         self._check_identity()
-        execute("BEGIN IMMEDIATE")  # a transaction that reads first could not be made to write afterwards
         try:
+            # A transaction that reads first could not be made to write afterwards. An interrupt may come when
+            # it is open and before this call returns.
+            execute("BEGIN IMMEDIATE")
             yield
             execute("COMMIT")
         except BaseException:
@@ -168,11 +172,12 @@ class StoreFile:
         """See one state of the store, also while others write."""
         execute = self.connection.execute
         self._check_identity()
-        execute("BEGIN")
         try:
+            execute("BEGIN")  # with the same care for an interrupt
             yield
         finally:
-            execute("COMMIT")
+            if self.connection.in_transaction:
+                execute("COMMIT")
 
     def _check_identity(self) -> None:
         if self._identity != (0, 0) and _identity(self.path) != self._identity:
@@ -249,6 +254,15 @@ class _Descriptor:
     def __del__(self) -> None:
         if self.number >= 0:
             os.close(self.number)
+
+
+def _make_private(path: str) -> None:
+    """Make an empty file that only its user can read; SQLite gives its log the same rights.
+
+    No descriptor of it is closed, which would release the locks that this process has on it by then.
+    """
+    with contextlib.suppress(OSError):  # it is there; or SQLite cannot make it either, and says why
+        os.mknod(path, 0o600)
 
 
 def _identity(path: str) -> tuple[int, int]:

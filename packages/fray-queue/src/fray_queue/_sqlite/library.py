@@ -107,7 +107,7 @@ def named_errors(path: str) -> Iterator[None]:
     except (apsw.CorruptError, apsw.NotADBError) as error:
         raise DamagedError(
             f"the store {path!r} is damaged, or no database: {error}; its files are left as they are. "
-            "`fray queue repair` saves what can be read"
+            "`.recover` of SQLite's own program saves what can be read"
         ) from error
     except apsw.FullError as error:
         raise QueueFullError(f"the store {path!r} cannot grow: {error}") from error

@@ -14,7 +14,7 @@ from fray_queue._checks import MOST_DEAD
 from fray_queue._errors import QueueExistsError, QueueNotFoundError
 from fray_queue._items import Settings
 from fray_queue._sqlite.clocks import LeaseClock, boot_clock, manual_clock
-from fray_queue._sqlite.commits import GroupCommit
+from fray_queue._sqlite.commits import GroupCommit, StoreClosedError
 from fray_queue._sqlite.connection import StoreFile
 from fray_queue._sqlite.library import named_errors
 from fray_queue._sqlite.rows import QueueRow
@@ -55,14 +55,23 @@ class OpenedQueue:
                 may come again.
         """
         name = self._name
-        return self.store().run(
-            lambda store: operation(store, _queue(store, name)), durable=durable, grows=grows
+        return self._use(
+            lambda commits: commits.run(
+                lambda store: operation(store, _queue(store, name)), durable=durable, grows=grows
+            )
         )
 
     def look(self, reading: Callable[[QueueStore, QueueRow], R]) -> R:
         """Read, beside the writers."""
         name = self._name
-        return self.store().look(lambda store: reading(store, _queue(store, name)))
+        return self._use(lambda commits: commits.look(lambda store: reading(store, _queue(store, name))))
+
+    def _use(self, call: Callable[[GroupCommit], R]) -> R:
+        while True:
+            try:
+                return call(self.store())
+            except StoreClosedError:  # by another thread, after this one got it: it is opened again
+                continue
 
     def store(self) -> GroupCommit:
         """Return the store, opened if need be: again, where the disk failed."""
@@ -138,7 +147,7 @@ class OpenedQueue:
         """Return whether the file has the queue; makes neither."""
         self._check_usable()
         if self._commits is not None:  # another program may have removed it meanwhile
-            return self.store().look(lambda store: self._name in store.names())
+            return self._use(lambda commits: commits.look(lambda store: self._name in store.names()))
         if not Path(self._path).exists():
             return False
         with self.opening:

@@ -86,6 +86,23 @@ def create(connection: apsw.Connection, axis: str) -> None:
     connection.pragma("application_id", APPLICATION_ID)
 
 
+def is_store(connection: apsw.Connection, path: str) -> bool:
+    """Return whether a file is a store; False where it is empty. Nothing is changed.
+
+    Raises:
+        ValueError: The file is another program's database.
+    """
+    if connection.pragma("application_id") == APPLICATION_ID:
+        return True
+    tables = [name for (name,) in _rows(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")]
+    if tables:
+        raise ValueError(
+            f"{path!r} is a database of something else: it has a table {min(tables)!r}; "
+            "give the queue a file of its own"
+        )
+    return False
+
+
 def check(connection: apsw.Connection, path: str) -> bool:
     """Return whether the tables are there; those of the version before are brought up to this one.
 
@@ -94,15 +111,7 @@ def check(connection: apsw.Connection, path: str) -> bool:
     Raises:
         ValueError: The file is another program's database, or a store of another version.
     """
-    if connection.pragma("application_id") != APPLICATION_ID:
-        tables = [
-            name for (name,) in _rows(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")
-        ]
-        if tables:
-            raise ValueError(
-                f"{path!r} is a database of something else: it has a table {min(tables)!r}; "
-                "give the queue a file of its own"
-            )
+    if not is_store(connection, path):
         return False
     ((version,),) = _rows(connection, "SELECT version FROM store")
     if version == _BEFORE:
