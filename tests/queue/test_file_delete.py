@@ -90,7 +90,7 @@ def test_a_client_that_has_a_removed_queue_open_gets_an_error(place: Place) -> N
         queue.push(1)
         assert other.pending() == 1
         queue.delete()
-        for call in (other.pop, other.size):
+        for call in (other.pop, other.size, lambda: queue.push(2)):
             with pytest.raises(QueueRemovedError):
                 call()
     assert not place.files()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fray import FrayError, SpecError, UnsupportedError
+from fray import FrayError, LeaseExpiredError, SpecError, UnsupportedError
 from fray.queue import FileQueue, UnreadableItem, open_queue
 from fray.testing.queue import ManualClock
 from fray_queue.testing import file_queue, queue_command
@@ -204,6 +204,108 @@ def test_a_pop_many_that_is_interrupted_gives_back_what_it_took(
     assert queue.pending() == 3
 
 
+@pytest.mark.parametrize("kind", ["single", "batch"])
+def test_a_pop_that_is_interrupted_while_it_fetches_costs_no_attempt(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The lease is written, and nobody will get it."""
+    path = tmp_path / "q" if kind == "single" else f"memory://{tmp_path.name}/q"
+    with FileQueue[int](path, clock=clock, max_attempts=1) as queue:
+        queue.push_many(range(3))
+        real, interrupts = type(queue._store).read, []
+
+        def interrupted(store: Any, path: str) -> Any:
+            if "-" in path.partition("/")[0] and "~" not in path and not interrupts:
+                interrupts.append(path)
+                raise KeyboardInterrupt
+            return real(store, path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(queue._store), "read", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                queue.pop_many(3)
+        assert interrupts
+        clock.advance(5)
+        assert [(lease.item, lease.attempt) for lease in queue.pop_many(3)] == [(0, 1), (1, 1), (2, 1)]
+        assert queue.dead_letters() == []
+
+
+def test_a_settling_that_failed_can_be_repeated_at_once(
+    queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push_many("ab")
+    first, second = queue.pop_many(2)
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", failing)
+        for call in (lambda: queue.done(first), lambda: queue.release(second)):
+            with pytest.raises(OSError, match="Input/output"):
+                call()
+    queue.done(first)
+    queue.release(second)
+    assert queue.size() == 1
+
+
+def test_a_disk_that_fails_does_not_say_that_an_item_is_gone(
+    tmp_path: Path, queue: FileQueue[Any], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push("x")
+    lease = queue.pop()
+    assert lease is not None
+    real = os.stat
+
+    def stale(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("/0000"):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stale)
+        with pytest.raises(OSError, match="Stale"):
+            queue.done(lease)
+    clock.advance(100)  # it is done: the record of that was written
+    assert FileQueue(tmp_path / "q", clock=clock).pop() is None
+
+
+def test_a_push_many_that_fails_half_way_stores_nothing(
+    queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert queue.size() == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", after_two(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        with pytest.raises(OSError, match="No space"):
+            queue.push_many("abcd")
+    assert queue.pop_many(9) == []
+    queue.push_many("abcd")
+    assert [lease.item for lease in queue.pop_many(9)] == list("abcd")
+
+
+def test_purge_removes_what_is_taken_while_it_runs(
+    tmp_path: Path, queue: FileQueue[Any], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push_many("abc")
+    other: FileQueue[str] = FileQueue(tmp_path / "q", clock=clock, fsync=False)
+    link, taken = os.link, []
+
+    def beside(*arguments: Any, **options: Any) -> None:
+        if not taken:
+            taken.append(None)
+            taken[:] = other.pop_many(2)
+            other.release(taken[0])
+        link(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", beside)
+        assert queue.purge() == 3
+    assert (queue.size(), other.size(), other.pop()) == (0, 0, None)
+    with pytest.raises(LeaseExpiredError):
+        other.done(taken[1])
+    assert list((tmp_path / "q").glob("[0-9]*")) == []
+
+
 def test_no_item_is_returned_twice_when_fetching_outlasts_the_lease(
     queue: FileQueue[Any], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +333,38 @@ def test_urls_with_two_slashes_are_absolute(tmp_path: Path, monkeypatch: pytest.
     FileQueue[int](f"local:/{tmp_path}/q").push(1)
     assert FileQueue[int](tmp_path / "q").size() == 4
     assert [path.name for path in tmp_path.iterdir()] == ["q"]
+
+
+def test_a_pickled_queue_is_the_same_folder_where_another_is_worked_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    queue: FileQueue[str] = FileQueue("tasks")
+    queue.push("x")
+    monkeypatch.chdir(tmp_path)
+    copy: FileQueue[str] = pickle.loads(pickle.dumps(queue))
+    assert copy.size() == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+def test_a_folder_that_a_killed_client_left_empty_is_removed(
+    tmp_path: Path, queue: FileQueue[Any], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push("x")
+    lease = queue.pop()
+    assert lease is not None
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", killed)
+        with pytest.raises(KeyboardInterrupt):
+            queue.done(lease)
+    assert len(list((tmp_path / "q").glob("[0-9]*"))) == 1
+    assert FileQueue(tmp_path / "q", clock=clock).pop() is None
+    assert list((tmp_path / "q").glob("[0-9]*")) == []
 
 
 def test_a_folder_of_another_machine_is_refused(tmp_path: Path) -> None:

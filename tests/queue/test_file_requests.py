@@ -34,7 +34,7 @@ class CrashingStore(LocalStore):
 
     def _request(self, effect: Callable[[], Any]) -> Any:
         self.left -= 1
-        if self.left == 0 and not self.after:
+        if self.left < 0 or (self.left == 0 and not self.after):  # it is dead, and makes no other request
             raise CrashError
         result = effect()
         if self.left == 0:

@@ -107,9 +107,9 @@ class NoLateCheck(Variant):
 
 
 class _PayloadFirst(Claims):
-    def _claim(self, spot: Spot, lease_timeout: float) -> Claim | None:
+    def _claim(self, spot: Spot, lease_timeout: float, begun: list[Claim]) -> Claim | None:
         self._early = self._store.read(spot.address.path)
-        return super()._claim(spot, lease_timeout)
+        return super()._claim(spot, lease_timeout, begun)
 
     def _win(self, claim: Claim) -> bool:
         if self._early is None or not self._append(claim.address, claim.number, claim.record):

@@ -156,6 +156,9 @@ class SimStore:
         for path in paths:
             self._request(partial(self.world.files.pop, path, None))
 
+    def remove_if_empty(self, folder: str) -> None:
+        pass  # as on an object store: there are no folders
+
 
 def _page(name: str) -> int:
     # Payload and records of one item fall on different pages: nothing says that a listing is a snapshot.

@@ -233,7 +233,8 @@ class StoredQueue(QueueBase[T]):
         """Put dead letters back with a fresh count; see `Queue.requeue_dead`."""
         with self._swept() as (store, _):
             dead = store.dead()
-            back = [item for item in dead if item_ids is None or item.item_id in item_ids]
+            wanted = None if item_ids is None else set(item_ids)
+            back = [item for item in dead if wanted is None or item.item_id in wanted]
             store.save([item.having(FRESH) for item in back])
         return len(back)
 

@@ -28,7 +28,7 @@ class Batches(BatchLog):
 
     # --- taking ---
 
-    def _claim_batch(self, spot: Spot, n: int, lease_timeout: float) -> list[Claim]:
+    def _claim_batch(self, spot: Spot, n: int, lease_timeout: float, begun: list[Claim]) -> list[Claim]:
         """Try to lease up to `n` items of a batch."""
         address, nonce, done = spot.address, new_nonce(), False
 
@@ -49,7 +49,8 @@ class Batches(BatchLog):
                     changes[index] = Record(DEAD, new_nonce(), now, 0.0, attempt, attempts, extended)
                     continue
                 until = now + lease_timeout
-                changes[index] = Record(LEASE, nonce, now, until, attempt + 1, attempts, extended)
+                changes[index] = leased = Record(LEASE, nonce, now, until, attempt + 1, attempts, extended)
+                begun.append(Claim(address, 0, leased, until, index=index))
                 left -= 1
             return changes
 

@@ -5,11 +5,12 @@ record of its history. The store lets one client do that; all others learn that 
 docs/queue-protocol.md lists the steps, the states between them and what repairs each.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fray import LeaseExpiredError
+from fray import FrayError, LeaseExpiredError
 from fray.backend import lease_machine
 from fray.queue import Attempt
 from fray_queue._errors import DamagedError
@@ -43,8 +44,13 @@ class Claims(Survey):
         claims = self.take_many(1, lease_timeout)
         return claims[0] if claims else None
 
-    def take_many(self, n: int, lease_timeout: float) -> list[Claim]:
-        """Claim the oldest item that can be had, and up to `n` that were pushed with it."""
+    def take_many(self, n: int, lease_timeout: float, begun: list[Claim] | None = None) -> list[Claim]:
+        """Claim the oldest item that can be had, and up to `n` that were pushed with it.
+
+        Args:
+            begun: Gets each claim before it is tried; what `undo` takes when this call is interrupted.
+        """
+        begun = [] if begun is None else begun
         refreshed = False
         while True:
             spot = self._next(look_now=refreshed)
@@ -55,9 +61,9 @@ class Claims(Survey):
             elif spot is None:
                 return []
             elif spot.address.count:
-                if claims := self._claim_batch(spot, n, lease_timeout):
+                if claims := self._claim_batch(spot, n, lease_timeout, begun):
                     return claims
-            elif claim := self._claim(spot, lease_timeout):
+            elif claim := self._claim(spot, lease_timeout, begun):
                 return [claim]
 
     def _next(self, *, look_now: bool) -> Spot | None:
@@ -71,7 +77,7 @@ class Claims(Survey):
             if spot is not None:
                 return spot
 
-    def _claim(self, spot: Spot, lease_timeout: float) -> Claim | None:
+    def _claim(self, spot: Spot, lease_timeout: float, begun: list[Claim]) -> Claim | None:
         """Try to lease one item; None when it turns out to be busy, dead or gone."""
         head = self._head(spot)
         if spot.number and head is None:
@@ -82,6 +88,7 @@ class Claims(Survey):
             return None
         record = self._lease_after(head, attempts, lease_timeout)
         claim = Claim(spot.address, spot.number + 1, record, record.until, first=spot.number + 1)
+        begun.append(claim)
         return claim if self._win(claim) else None
 
     def _lease_after(self, head: Record | None, attempts: Attempts, lease_timeout: float) -> Record:
@@ -163,6 +170,29 @@ class Claims(Survey):
         until = now + delay if delay else 0.0
         kind = DEAD if dead else RELEASE
         return Record(kind, new_nonce(), now, until, held.attempt, attempts, held.extended)
+
+    def give_back(self, lease_id: str) -> None:
+        """Undo a lease whose item its taker did not get; its attempt does not count."""
+        self._settle(lease_id, self._not_begun)
+
+    def undo(self, begun: Sequence[Claim]) -> None:
+        """Give back, as far as the store lets it, what a call claimed that was interrupted."""
+        by_address: dict[ItemAddress, list[Claim]] = {}
+        for claim in begun:
+            by_address.setdefault(claim.address, []).append(claim)
+        for address, claims in by_address.items():
+            with contextlib.suppress(FrayError, OSError):  # else their leases run out by themselves
+                if address.count:
+                    self._settle_batch(address, claims, self._not_begun)
+                for claim in () if address.count else claims:
+                    if self._store.read(address.record(claim.number)) == claim.record.encode():
+                        self._append(address, claim.number + 1, self._not_begun(claim))
+
+    def _not_begun(self, claim: Claim) -> Record:
+        held = claim.record
+        return Record(
+            RELEASE, new_nonce(), self._clock(), 0.0, held.attempt - 1, held.attempts, held.extended
+        )
 
     def set_aside(self, lease_id: str, error: str) -> None:
         """Give back an item that cannot be unpickled here: for later, or, after several takers, dead."""

@@ -142,14 +142,22 @@ class ItemLog:
         return self._append(spot.address, spot.number + 1, record)
 
     def _purge(self, spot: Spot) -> bool:
-        """Finish an item, held or not; False when something else happened to it first."""
-        record = Record(
-            DONE, new_nonce(), self._clock(), extended=spot.record.extended if spot.record else ()
-        )
-        if not self._append(spot.address, spot.number + 1, record):
-            return False
-        self._clean(spot.address, spot.number + 1, record)
-        return True
+        """Finish an item, held or not; False when it was finished first, is dead now, or not any more."""
+        number, seen = spot.number, spot.record
+        while True:
+            extended = seen.extended if seen else ()
+            if seen and seen.kind == LEASE:
+                extended = (*extended, number)  # its holder may have extended it
+            record = Record(DONE, new_nonce(), self._clock(), extended=extended)
+            if self._append(spot.address, number + 1, record):
+                self._clean(spot.address, number + 1, record)
+                return True
+            found = self._read_record(spot.address, number + 1)
+            if found is None or found.kind in (DONE, DAMAGED):
+                return False
+            if (found.kind == DEAD) != (seen is not None and seen.kind == DEAD):
+                return False
+            number, seen = number + 1, found  # it was leased, extended or given back meanwhile
 
     def _head(self, spot: Spot) -> Record | None:
         """Return the newest record of an item that can be leased now; None notes why it cannot."""
@@ -238,17 +246,24 @@ class ItemLog:
         return record if self._append(address, number + 1, record) else None
 
     def _append(self, address: ItemAddress, number: int, record: Record) -> bool:
-        path, data = address.record(number), record.encode()
-        # The store may have answered another request twice, or lost the answer to ours: the nonce decides.
-        won = self._is_first(path, record) and (
-            self._store.create(path, data) or self._store.read(path) == data
-        )
+        path = address.record(number)
+        won = self._is_first(path, record)
+        if won:
+            try:
+                won = self._create(path, record.encode())
+            except BaseException:
+                self._forget_path(path, record)
+                raise
         if won:
             self._took_from(address)
             self._note(address, number, record)
         else:
             self._unknown(address, number)
         return won
+
+    def _create(self, path: str, data: bytes) -> bool:
+        # The store may have answered another request twice, or lost the answer to ours: the nonce decides.
+        return self._store.create(path, data) or self._store.read(path) == data
 
     def _took_from(self, address: ItemAddress) -> None:
         if self._full is not None:
@@ -262,6 +277,12 @@ class ItemLog:
             first = path not in record.paths
             record.paths.add(path)
         return first
+
+    def _forget_path(self, path: str, record: Record) -> None:
+        """Let a call that failed be repeated with the same record: it is not another thread's."""
+        if isinstance(record, SharedRecord):
+            with self._lock:
+                record.paths.discard(path)
 
     def _common(self, kind: str, now: float, length: float = 0.0) -> Record:
         """Return a first lease of that length, or a `done`: the one written just before, where it may do."""

@@ -272,6 +272,8 @@ class Listing:
 
     def _list_bucket(self, view: View, now: float, *, look_now: bool, names: list[str] | None = None) -> None:
         names = self._store.names(view.bucket) if names is None else names
+        if not names:  # who finished its last item, or made it, was killed before the next step
+            self._store.remove_if_empty(view.bucket)
         newest, payloads, orphans = read_listing(names)
         if orphans:
             remove_orphans(self._store, view.bucket, orphans)

@@ -231,7 +231,9 @@ class FileQueue(QueueBase[T]):
         pause, longest = _POLLS_LOCAL if self._local else _POLLS_REMOTE
         while True:
             leases = take_readable(
-                lambda: self._claim_many(n, lease_timeout), set_aside=self._set_aside, give_back=self.release
+                lambda: self._claim_many(n, lease_timeout),
+                set_aside=self._set_aside,
+                give_back=lambda lease: self._claims.give_back(lease.lease_id),
             )
             left = end - time.monotonic()
             if leases or left <= 0:
@@ -381,6 +383,7 @@ class FileQueue(QueueBase[T]):
         """
         if isinstance(self._store, LocalStore):
             self.close()
+        self._bucket = ""  # the next push looks for the queue
         remove_queue(self._store)
 
     def repair(self, *, restore: bool = False) -> list[Damage]:
@@ -405,19 +408,22 @@ class FileQueue(QueueBase[T]):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self._path, self._options)
+        # A relative path names another folder in a process that works elsewhere.
+        path = self._store.name if self._local else self._path
+        return _reopen, (type(self), path, self._options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._path!r})"
 
     def _dead(self, item_ids: Sequence[str] | None) -> list[Spot]:
+        wanted = None if item_ids is None else set(item_ids)
         self._enter()
         return [
             spot
             for spot, _ in self._claims.survey()
             if spot.record is not None
             and spot.record.kind == DEAD
-            and (item_ids is None or spot.address.item_id(spot.index) in item_ids)
+            and (wanted is None or spot.address.item_id(spot.index) in wanted)
         ]
 
     def _enter(self) -> None:

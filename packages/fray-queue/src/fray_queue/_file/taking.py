@@ -1,10 +1,8 @@
 """Claim several items for one `pop_many`."""
 
-import contextlib
 import math
 from collections.abc import Callable
 
-from fray import FrayError
 from fray.backend import map_in_threads
 from fray_queue._file.claims import Claims
 from fray_queue._file.item_log import Claim
@@ -29,10 +27,8 @@ def claim_many(
     except Exception:
         if not taking.claims:  # else who pops gets what is in hand, and the next pop says what is wrong
             raise
-    except BaseException:  # an interrupt: nobody will get what is in hand
-        for claim in taking.claims:
-            with contextlib.suppress(FrayError, OSError):
-                claims.release(claim.lease_id, 0.0)
+    except BaseException:  # an interrupt: nobody will get what is in hand, or was about to be
+        claims.undo(taking.begun)
         raise
     return taking.in_order()
 
@@ -49,12 +45,13 @@ class _Taking:
         self._end = math.inf
         self._empty = False  # one look of those beside each other found nothing
         self.claims: list[Claim] = []
+        self.begun: list[Claim] = []  # those, and what was tried
 
     def take(self, n: int) -> bool:
         """Claim up to `n` more items; False when there is none, or no time."""
         if self._clock() >= self._end:
             return False
-        claims = self._claims.take_many(n, self._lease_timeout)
+        claims = self._claims.take_many(n, self._lease_timeout, self.begun)
         self.claims += claims
         for claim in claims:
             self._end = min(self._end, claim.record.at + self._lease_timeout / 2)

@@ -161,6 +161,8 @@ class FsspecStore:
         with contextlib.suppress(FileNotFoundError):
             self._ask("rm_file", path)
 
+    def remove_if_empty(self, folder: str) -> None: ...
+
     def clock_error(self, path: str) -> float | None:
         before = time.time()
         self.write(path, b"")

@@ -59,13 +59,19 @@ class LocalStore:
                 return True
 
     def put(self, files: Sequence[tuple[str, bytes]]) -> None:
-        folders = {_folder(path) for path, _ in files}
-        for path, data in files:
-            self._link_in_folder(path, data)
-        if self._fsync:
-            for folder in folders:
-                with contextlib.suppress(FileNotFoundError):  # all is done and gone already
-                    _fsync_folder(f"{self._root}/{folder}")
+        made: list[str] = []
+        try:
+            for path, data in files:
+                self._link_in_folder(path, data)
+                made.append(path)
+            if self._fsync:
+                for folder in {_folder(path) for path in made}:
+                    with contextlib.suppress(FileNotFoundError):  # all is done and gone already
+                        _fsync_folder(f"{self._root}/{folder}")
+        except BaseException:
+            with contextlib.suppress(OSError):  # all or none, as far as the disk lets us
+                self.delete(made)
+            raise
 
     def write(self, path: str, data: bytes) -> None:
         temporary = self._write(data)
@@ -93,7 +99,11 @@ class LocalStore:
             os.close(descriptor)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(f"{self._root}/{path}")  # noqa: PTH110
+        try:  # not os.path.exists: a disk that fails, or a stale handle of NFS, does not say that it is gone
+            os.stat(f"{self._root}/{path}")  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -111,8 +121,11 @@ class LocalStore:
             except (FileNotFoundError, NotADirectoryError):
                 continue
         for folder in {_folder(path) for path in paths}:
-            with contextlib.suppress(OSError):  # not empty, or gone
-                os.rmdir(f"{self._root}/{folder}")  # noqa: PTH106
+            self.remove_if_empty(folder)
+
+    def remove_if_empty(self, folder: str) -> None:
+        with contextlib.suppress(OSError):  # it is not, or gone; who puts something in makes it again
+            os.rmdir(f"{self._root}/{folder}")  # noqa: PTH106
 
     def clock_error(self, path: str) -> float | None:
         before = time.time()
@@ -155,7 +168,7 @@ class LocalStore:
         self._temporary.remove()
 
     def _check_root(self) -> None:
-        if not os.path.exists(f"{self._root}/{MARKER}"):  # noqa: PTH110
+        if not self.exists(MARKER):
             raise QueueRemovedError(self.name)
 
     def _file_of(self, data: bytes) -> str:

@@ -41,6 +41,9 @@ class Store(Protocol):
     def delete(self, paths: Sequence[str]) -> None:
         """Remove files, and folders that this leaves empty; a missing file is not an error."""
 
+    def remove_if_empty(self, folder: str) -> None:
+        """Remove a folder in which there is nothing; object stores have none."""
+
     def clock_error(self, path: str) -> float | None:
         """Return the seconds that this machine's clock is ahead of the store's; None if unknown.
 
