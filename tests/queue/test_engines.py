@@ -1,6 +1,7 @@
 """Queues on engines under harm: lost answers, cut connections, forks, engines that are killed or stopped."""
 
 import asyncio
+import json
 import os
 import pickle
 import socket
@@ -23,6 +24,7 @@ from queue_processes import check_forked, wait_until
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray.queue import open_queue
+from fray.testing.command_line import main
 from fray.testing.queue import ManualClock
 from fray_queue import QueueExistsError, QueueFullError
 from fray_queue.testing import engine_queue
@@ -67,6 +69,31 @@ def proxy(rig: Rig) -> Iterator[CuttingProxy]:
 
 def open_any(url: str, **options: Any) -> Any:
     return open_queue(url, **options)
+
+
+class Touch:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._path,)
+
+
+def test_counting_a_queue_runs_nothing_of_what_it_holds(
+    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = rig.url()
+    with open_any(url, max_attempts=1) as queue:
+        queue.push_many([Touch(tmp_path / "loaded"), "a", "b"])
+        queue.release(queue.pop())
+        queue.pop()
+        (tmp_path / "loaded").unlink()  # by the pop
+        assert main(["queue", "stats", url, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row == {"size": 2, "pending": 1, "in_flight": 1, "dead": 1}
+    assert not (tmp_path / "loaded").exists()
 
 
 def test_the_command_line_makes_looks_at_and_removes_queues(
