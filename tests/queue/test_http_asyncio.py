@@ -305,3 +305,54 @@ def test_a_pop_that_is_cancelled_between_its_requests_counts_no_attempt(server: 
         finally:
             proxy.goes_on.set()
     direct.close()
+
+
+class LateWithdrawals(SwallowingProxy):
+    """Holds up what gives a pop back."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.holds, self.goes_on = threading.Event(), threading.Event()
+
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        if request.path.endswith("/withdraw"):
+            self.holds.set()
+            self.goes_on.wait(AGES)
+        super().handle(request)
+
+
+def test_a_pop_that_is_cancelled_twice_gives_its_lease_back_beside_other_requests(
+    server: HttpQueueServer,
+) -> None:
+    direct = server.new_queue("q")
+    direct.push("x")
+    with LateWithdrawals(server.url) as proxy, HttpQueue[str](proxy.url, "q") as queue:
+
+        async def program() -> None:
+            granted = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def hold(body: bytes) -> tuple[list[bytes], bool]:
+                proxy.reshape = None
+                loop.call_soon_threadsafe(granted.set)
+                return [b"HTTP/1.1 200 OK\r\n"], True  # the rest never comes
+
+            proxy.reshape = hold
+            popping = asyncio.create_task(queue.aio.pop())
+            await granted.wait()
+            popping.cancel()
+            assert await asyncio.to_thread(proxy.holds.wait, AGES)
+            popping.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await popping
+            await queue.aio.push("y")
+            proxy.goes_on.set()
+            async with asyncio.timeout(SOON):
+                while direct.pending() < 2:
+                    await asyncio.sleep(0.01)
+
+        try:
+            asyncio.run(program())
+        finally:
+            proxy.goes_on.set()
+    direct.close()

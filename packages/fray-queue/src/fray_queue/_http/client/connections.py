@@ -84,8 +84,9 @@ class Connections:
             except BaseException:  # an interrupt or a cancellation: nobody waits for what it may be granted
                 _hang_up(line)  # where another interrupt kept that from being done
                 if request.withdraw:
-                    await self.network.last_words(self._withdraw(request, line.key))
-                    line = _Line()  # nothing more under that name: the server knows its newest request only
+                    # Nothing more under that name, whatever ends the wait: the server knows its newest only.
+                    key, line = line.key, _Line()
+                    await self.network.last_words(self._withdraw(request, key))
                 raise
             finally:
                 with self._lock:
