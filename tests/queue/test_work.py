@@ -366,6 +366,20 @@ def test_a_pool_ends_when_it_is_asked_to(kind: str) -> None:
     assert work(queue, print, stop=stop.is_set if kind == "function" else stop).done == 0
 
 
+def test_a_pool_that_gets_too_few_threads_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "fray-work-3":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        work(MemoryQueue[int](), str, concurrency=5)
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith("fray-work")])
+
+
 def test_what_stops_nothing_is_refused() -> None:
     queue: MemoryQueue[int] = MemoryQueue()
     wrong: Any = 5

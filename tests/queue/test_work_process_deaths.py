@@ -1,5 +1,6 @@
 """A worker process that ends fails the items that it has begun, once, and no other."""
 
+import errno
 import importlib
 import os
 import signal
@@ -236,6 +237,25 @@ def test_an_item_that_went_back_before_its_worker_had_it_is_not_begun(tmp_path: 
         assert queue.push("b", reply=True).result(30) != first
     assert note.read_text() == "ab"
     assert (summary.done, summary.timed_out, summary.failed) == (2, 1, 0)
+
+
+def test_a_worker_that_cannot_be_started_fails_no_item(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the limit of processes is reached for a while."""
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
+    started, refusals = subprocess.Popen, [BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))] * 3
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return started(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with at_work(queue, str.upper, processes=True) as summary:
+        assert queue.push("a", reply=True).result(30) == "A"
+    assert (summary.done, summary.failed) == (1, 0)
+    assert sum("no worker process can be started" in record.message for record in caplog.records) == 3
 
 
 SHORT_OF_MEMORY = """

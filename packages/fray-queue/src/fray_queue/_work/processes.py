@@ -7,6 +7,7 @@ imports: only then does an item's time begin.
 """
 
 import contextlib
+import logging
 import os
 import pickle
 import secrets
@@ -16,6 +17,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,16 +28,19 @@ from fray.backend import (
     dumps,
     kill_until_gone,
     pack_exception,
+    retry_delays,
     unpack_exception,
     with_variable,
 )
 from fray_queue._work.calls import Call, Function, ItemResult, failure, is_awaited, waiting_in_thread
 
+_log = logging.getLogger("fray.queue")
 _LENGTH = struct.Struct(">Q")
 _VARIABLE = "FRAY_WORK_PROCESS"
 _COMMAND = "from fray_queue._work.processes import main; main()"
 _CHUNK = 1 << 20
 _LOOK = 0.5  # seconds between two looks whether a silent worker is there
+_LONGEST_PAUSE = 5.0  # seconds between two tries to start a worker
 
 
 def packed_for_workers(function: Function) -> bytes:
@@ -124,29 +129,43 @@ class InProcess:
         raise AssertionError("unreachable: the last one returns or raises")
 
     def _worker_for(self, call: Call) -> "tuple[subprocess.Popen[bytes], bool]":
-        """Return the worker, and whether it is a new one: one that ended meanwhile is replaced."""
-        with self._lock:
-            if self._killed is call:
-                raise WorkerDiedError("the call was to end before a worker process had it")
-            if self._process is not None and self._process.poll() is not None:
-                self._clear(self._process)
-            is_new = self._process is None
-            process = self._process or self._start()
-            self._call = call
-            return process, is_new
+        """Return the worker, and whether it is a new one: one that ended meanwhile is replaced.
+
+        It waits while none can be started: the limit of processes or of memory is not the items' failure.
+        """
+        for pause in retry_delays(longest=_LONGEST_PAUSE):
+            with self._lock:
+                if self._killed is call:
+                    raise WorkerDiedError("the call was to end before a worker process had it")
+                if self._process is not None and self._process.poll() is not None:
+                    self._clear(self._process)
+                is_new = self._process is None
+                try:
+                    process = self._process or self._start()
+                except OSError as error:
+                    _log.warning("no worker process can be started, and it is tried again: %s", error)
+                else:
+                    self._call = call
+                    return process, is_new
+            time.sleep(pause)
+        raise AssertionError("unreachable: the delays never end")
 
     def _start(self) -> "subprocess.Popen[bytes]":
         own, other = socket.socketpair()
         own.settimeout(_LOOK)
         self._tag = secrets.token_hex(8)
         with other:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, str(other.fileno())],
-                pass_fds=[other.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, _VARIABLE: self._tag},
-                start_new_session=True,  # Ctrl-C in a terminal is for the pool, which decides
-            )
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-c", _COMMAND, str(other.fileno())],
+                    pass_fds=[other.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, _VARIABLE: self._tag},
+                    start_new_session=True,  # Ctrl-C in a terminal is for the pool, which decides
+                )
+            except BaseException:
+                own.close()
+                raise
         self._process, self._socket = process, own
         return process
 

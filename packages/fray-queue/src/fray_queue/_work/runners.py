@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from fray.backend import start_thread
 from fray_queue._work.calls import Call, Function, ItemResult, waiting_in_thread
 
 Finished = Callable[[Call], None]
@@ -97,8 +98,12 @@ class ThreadRunner:
             threading.Thread(target=self._run, name=f"fray-work-{index}", daemon=True)
             for index in range(slots)
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                start_thread(thread)
+        except BaseException:  # those that have been started wait for calls
+            self.close()
+            raise
 
     def submit(self, call: Call) -> None:
         """Put a call in line."""
