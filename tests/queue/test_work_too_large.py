@@ -26,12 +26,14 @@ def _awork(queue: Queue[Any], fn: Callable[[Any], Any], **options: Any) -> None:
     asyncio.run(awork(queue, afn, **options))
 
 
-def check_large_result(queue: Any, size: int, pool: Callable[..., Any] = work) -> None:
+def check_large_result(
+    queue: Any, size: int, pool: Callable[..., Any] = work, large: int = 2 * LARGEST
+) -> None:
     """Have a pool answer twenty items in one go, one of them with more than the queue takes."""
     tickets = queue.push_many(range(20), reply=True)
 
     def fn(items: list[int]) -> list[bytes]:
-        return [b"x" * (2 * LARGEST if item == 7 else size) for item in items]
+        return [b"x" * (large if item == 7 else size) for item in items]
 
     with at_work(queue, fn, pool, batch=20, linger=5.0) as summary:
         for number, ticket in enumerate(tickets):
@@ -65,12 +67,12 @@ class SmallProxy(SwallowingProxy):
             send(request, 413, "text/html", b"<h1>413 Request Entity Too Large</h1>")
 
 
-@pytest.mark.parametrize("size", [10, 900_000])
-def test_a_result_that_is_too_large_for_a_proxy_fails_its_asker_alone(size: int) -> None:
+@pytest.mark.parametrize(("size", "large"), [(10, 2 * LARGEST), (10, 9 * LARGEST), (900_000, 2 * LARGEST)])
+def test_a_result_that_is_too_large_for_a_proxy_fails_its_asker_alone(size: int, large: int) -> None:
     with HttpQueueServer() as server, SmallProxy(server.url) as proxy:
         server.new_queue("q")
         with HttpQueue[Any](proxy.url, "q") as queue:
-            check_large_result(queue, size)
+            check_large_result(queue, size, large=large)
             with pytest.raises(LimitError, match="stands before the server"):
                 queue.push(b"x" * 2 * LARGEST)
 

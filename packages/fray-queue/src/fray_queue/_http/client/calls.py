@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, Protocol, TypeVar, cast
 
 from fray import FrayError, LeaseExpiredError, QueueFullError, UnsupportedError
@@ -206,11 +207,12 @@ class Calls:
         metas = [_outcome_meta(lease, answer) for lease, answer in zip(leases, packed, strict=True)]
 
         async def send(parts: list[list[bytes]]) -> list[str]:
-            first = 0
-            for batch in parts:
-                body = pack(metas[first : first + len(batch)], batch)
+            starts = accumulate(map(len, parts), initial=0)
+            # The largest first: where something on the way does not take it, nothing is finished yet.
+            by_size = sorted(zip(parts, starts, strict=False), key=lambda each: -sum(map(len, each[0])))
+            for part, start in by_size:
+                body = pack(metas[start : start + len(part)], part)
                 refused.extend(read_fields(await self._new("finish", body), "refused")["refused"])
-                first += len(batch)
             return refused
 
         return await self._in_parts([b"" if answer is None else answer[1] for answer in packed], send)
