@@ -6,7 +6,7 @@ script.sh                what was submitted
 slurm.log                what the batch step wrote
 allocation.json          the variables that Slurm gave the batch step, and the node of each replica
 secrets.json         variables of a member of a sweep that are in no plan, for its supervisor
-replica-N.PID.json       a step: its id, its run, how its program ended; PID is of the process that started it
+replica-N.PID.X.json     a step: its id, its run, how its program ended; PID is of the process that started it
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import sys
 import time
 
 from fray.backend import become_subreaper, descendants, kill_until_gone, replace_file
-from fray_slurm._allocation import PORTS_CHECKED, read, run_id, write
+from fray_slurm._allocation import PORTS_CHECKED, run_id, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 NOTICE_VARIABLE = "FRAY_PREEMPTION_NOTICE"
 _GRACE = 30.0  # Slurm's KillWait unless its administrator says otherwise
 _NOT_FOUND = 127
+_PAUSE = 1.0  # seconds between two tries to write the end
 _EVERY = 1.0  # seconds between two samples of what it uses
 _LATE = 0.05  # seconds in which a signal that has reached the program reaches this process too
 
@@ -46,20 +47,20 @@ class Program:
         signal.signal(signal.SIGTERM, self._note_signal)
         taken = _taken_ports() if os.environ.pop(PORTS_CHECKED, None) else None
         if taken is not None:
-            self._say(code=_NOT_FOUND, failure=taken)
+            self._say_end(code=_NOT_FOUND, failure=taken)
             return
         try:
             program = subprocess.Popen(self._command, start_new_session=True)
         except OSError as error:
             where = " on the job's PATH" if "/" not in self._command[0] else ""
-            self._say(
+            self._say_end(
                 code=_NOT_FOUND, failure=f"could not start {self._command[0]!r}: {error.strerror}{where}"
             )
             return
         self._say()
         status, usage = _wait_for(program.pid)
         program.returncode = os.waitstatus_to_exitcode(status)
-        self._say(code=program.returncode, **usage)
+        self._say_end(code=program.returncode, **usage)
         kill_until_gone(self._left)
         time.sleep(_LATE)
 
@@ -78,9 +79,23 @@ class Program:
             return []
         return descendants(os.getpid(), dead=True)
 
-    def _say(self, **values: object) -> None:
+    def _say_end(self, **values: object) -> None:
+        # A disk that is full or away for a while delays the end, and does not change it.
+        while not self._say(**values):
+            time.sleep(_PAUSE)
+
+    def _say(self, **values: object) -> bool:
+        """Write the note; whether the file system took it."""
         self._values |= values
-        write(self._note, {**read(self._note), **self._values})
+        # A signal whose handler writes it too comes before or after.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            write(self._note, self._values)
+        except OSError:
+            return False
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        return True
 
 
 def _wait_for(program: int) -> tuple[int, dict[str, float | None]]:

@@ -31,7 +31,7 @@ from fray_slurm._allocation import PORTS_CHECKED, Allocation, path_of, read, rea
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any, NoReturn
 
 _HOLD = 60.0  # seconds to wait for the end of a job whose step Slurm has ended
@@ -41,6 +41,8 @@ _NEAR_LIMIT = 300.0  # seconds before the time limit in which a signal is taken 
 _LOOK, _LONGEST_PAUSE = 3.0, 15.0
 _STARTS_WITHIN = 150.0  # seconds for which a step is tried that Slurm does not start
 _GONE_WITHIN = 150.0  # seconds; that a step is over is said again each minute to a slurmctld that was away
+_SEEN_WITHIN = 120.0  # seconds; NFS shows after a minute, as a rule, what another host has written
+_UNSEEN = "ended, and how is not known: what its node noted in the job's record is not seen on the first node"
 _PAUSE = 0.1
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
@@ -49,15 +51,18 @@ class Step:
     """One attempt of a replica.
 
     Args:
-        note: The file in which the other end writes the step's id, and how the program ended.
+        command: Returns the command that runs it; given the file in which the other end is to write the
+            step's id, and how the program ended.
     """
 
     def __init__(
-        self, allocation: Allocation, note: str, command: list[str], environ: dict[str, str]
+        self, allocation: Allocation, command: Callable[[str], list[str]], environ: dict[str, str]
     ) -> None:
-        self._allocation, self._note, self._record = allocation, note, environ[JOB_VARIABLE]
+        self._allocation, self._record = allocation, environ[JOB_VARIABLE]
         self._told = threading.Event()
         self._command, self._environ = command, environ
+        self._starting = threading.Lock()  # of what follows: it is told to end before srun runs, or after it
+        self._note = ""
         self._srun: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -89,11 +94,33 @@ class Step:
 
     def _run_step(self) -> tuple[int, dict[str, Any]]:
         """Run the step to its end; return srun's code, and the report of the other end."""
-        # In a session of its own, so that a signal to this one's does not reach srun.
-        self._srun = subprocess.Popen(
-            self._command, env=self._environ, start_new_session=True, preexec_fn=_become_srun
-        )
-        return self._srun.wait(), read(self._note)
+        with self._starting:
+            if self._told.is_set():
+                return -signal.SIGTERM, {}
+            # A new name each time: this host remembers for a while that there was no file of an old one.
+            name = f"replica-{self._environ['FRAY_REPLICA_ID']}.{os.getpid()}.{os.urandom(4).hex()}.json"
+            self._note = path_of(self._record, name)
+            # In a session of its own, so that a signal to this one's does not reach srun.
+            self._srun = subprocess.Popen(
+                self._command(self._note),
+                env=self._environ,
+                start_new_session=True,
+                preexec_fn=_become_srun,
+            )
+        code = self._srun.wait()
+        return code, self._reported(code)
+
+    def _reported(self, code: int) -> dict[str, Any]:
+        """Return the report of the other end; of one that ended well it may be a while until it is seen here.
+
+        Its own code says nothing of the program: one that failed must never read succeeded.
+        """
+        deadline = time.monotonic() + _SEEN_WITHIN
+        while "code" not in (said := read(self._note)) and code == 0:
+            if time.monotonic() > deadline:
+                return {**said, "code": 1, "reason": "lost", "failure": _UNSEEN}
+            time.sleep(_PAUSE)
+        return said
 
     def _controller_answers(self) -> bool:
         pinged = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, check=False)
@@ -106,7 +133,8 @@ class Step:
         """
         told = {name: said[name] for name in ("peak_memory", "cpu_time") if name in said}
         if "failure" in said:
-            told |= {"reason": "could_not_start", "exit_code": None, "how": said["failure"]}
+            reason = said.get("reason", "could_not_start")
+            told |= {"reason": reason, "exit_code": None, "how": said["failure"]}
         elif out_of_memory:
             how = "was ended by Slurm, because it used more memory than it asked for"
             told |= {"reason": "out_of_memory", "exit_code": said.get("code"), "how": how}
@@ -115,8 +143,9 @@ class Step:
     def _say_to_supervisor(self, told: Mapping[str, Any]) -> None:
         replica, attempt = (int(self._environ[name]) for name in ("FRAY_REPLICA_ID", "FRAY_ATTEMPT"))
         path = ends_path(self._record, replica, attempt)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
-        write(path, told)
+        with contextlib.suppress(OSError):  # on a full disk the exit code is what there is
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
+            write(path, told)
 
     def _listen(self) -> None:
         """Take signals of the supervisor; those of Slurm go to the whole batch step, and mean the job."""
@@ -127,13 +156,15 @@ class Step:
 
     def _tell(self) -> None:
         """The supervisor wants the replica to end: hand it on to the step, which has its grace."""
-        self._told.set()
+        with self._starting:
+            self._told.set()
+        if self._srun is None:
+            return  # it is not started any more
         step = read(self._note).get("step")
         if step is None:
-            if self._srun is not None:
-                self._srun.terminate()  # nothing runs yet
+            self._srun.terminate()  # nothing runs yet
             return
-        with open(f"{self._note}.told", "w"):  # noqa: PTH123
+        with contextlib.suppress(OSError), open(f"{self._note}.told", "w"):  # noqa: PTH123
             pass
         subprocess.run(["scancel", "--signal=TERM", step], capture_output=True, check=False)
 
@@ -242,10 +273,9 @@ def main() -> None:
     allocation = read_allocation(record)
     if os.environ["FRAY_ATTEMPT"] != "1":
         end_earlier_steps(record, replica, run_id(allocation.variables))
-    note = path_of(record, f"replica-{replica}.{os.getpid()}.json")
-    for stale in (note, f"{note}.told"):  # of a run on another node, which had a process of the same id
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(stale)  # noqa: PTH108
-    there = [*bare_command("fray_slurm._on_node", sys.path), note, *program]
-    command = srun_command(allocation, replica, gres, there)
-    end_as(Step(allocation, note, command, step_environment(dict(os.environ), allocation, replica)).run())
+    there = bare_command("fray_slurm._on_node", sys.path)
+
+    def command(note: str) -> list[str]:
+        return srun_command(allocation, replica, gres, [*there, note, *program])
+
+    end_as(Step(allocation, command, step_environment(dict(os.environ), allocation, replica)).run())

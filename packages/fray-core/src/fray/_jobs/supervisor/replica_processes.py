@@ -66,6 +66,7 @@ class ReplicaProcesses:
         self._record, self._plan, self._tree, self._logs = record, plan, tree, logs
         self._groups, self._warn = groups, warn
         self._running: dict[int, _Attempt] = {}  # by process
+        self._killed: set[int] = set()  # of these
         self._meeting: tuple[int, dict[int, dict[str, str]]] = 0, {}
         self._meeting_ports: HeldPorts | None = None
         self._held_ports: HeldPorts | None = None  # of replicas, for the life of the job
@@ -118,6 +119,7 @@ class ReplicaProcesses:
         """Send a signal to what an attempt has in its session."""
         for pid, running in self._running.items():
             if (running.replica, running.attempt) == (replica, attempt):
+                self._killed |= {pid} if number == signal.SIGKILL else set()
                 self._tree.send_session(pid, number)
 
     def notify(self, replica: int, attempt: int, grace: float) -> None:
@@ -142,6 +144,8 @@ class ReplicaProcesses:
     def ended(self, pid: int, status: int, usage: resource.struct_rusage) -> Ended | None:
         """Describe how an attempt ended whose main process was reaped; None for any other process.
 
+        Also for one that waits for the end of its host (`is_held`), and was not killed from here.
+
         What that left in its session is killed, before the next attempt starts.
         """
         from fray._jobs.supervisor.exits import amended, end_of_exit, is_held
@@ -149,12 +153,14 @@ class ReplicaProcesses:
         running = self._running.pop(pid, None)
         if running is None:
             return None
+        killed = pid in self._killed
+        self._killed.discard(pid)
         self._tree.send_session(pid, signal.SIGKILL)
         replica, attempt, kills, meter, history, group = running
         self._clear_endpoints(replica, attempt)
         self._logs.settle(replica, attempt)
         code = os.waitstatus_to_exitcode(status)
-        if code == -signal.SIGKILL and is_held(self._record, replica, attempt):
+        if code == -signal.SIGKILL and not killed and is_held(self._record, replica, attempt):
             return None
         details = self._logs.last_lines(replica, attempt, self._plan.secrets) if code else ""
         end = end_of_exit(code, out_of_memory=oom_kills(self._groups.folders) > kills, details=details)
