@@ -1,12 +1,24 @@
 """How jobs end, and what they wait for, by what Slurm has printed of such jobs."""
 
+import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fray import ClusterUnavailableError
-from fray.cluster import Cluster, ExitReason, JobId, JobInfo, JobStatus, ResourceConfig, create_cluster
+from fray.cluster import (
+    Cluster,
+    ExitReason,
+    JobId,
+    JobInfo,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    create_cluster,
+)
 from fray.testing.cluster import launch, program, until
 from fray_slurm import SlurmError
 from fray_slurm.testing import RecordedSlurm
@@ -300,3 +312,38 @@ def test_jobs_that_left_the_queue_are_one_question_to_the_accounting(
 
     until(all_ended, "the accounts are asked", 10)
     assert len(recorded.calls("sacct")) <= 3
+
+
+def test_a_slurm_that_answered_slowly_once_leaves_no_sweep_as_it_was(
+    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path
+) -> None:
+    """Many records are read seldom, by the time that this takes; what Slurm takes is none of it."""
+    sweep = cluster.launch_many([JobRequest("one", program("pass"))] * 2)
+    recorded.says("squeue", "77_0|RUNNING|1:00|None\n77_1|RUNNING|1:00|None\n")
+    squeue, slept = tmp_path / "recorded" / "squeue", tmp_path / "slept"
+    quick = squeue.read_text()
+    squeue.write_text(f"{quick.splitlines()[0]}\nsleep 2\ntouch '{slept}'\n{quick}")
+    until(lambda: cluster.poll(sweep) and slept.exists(), "it was asked", 10)
+    squeue.write_text(quick)
+    recorded.says("squeue", "77_0|TIMEOUT|1:00|None\n77_1|TIMEOUT|1:00|None\n")
+    assert polled(cluster, sweep).status is JobStatus.FAILED
+
+
+def test_a_job_that_was_requeued_is_stopped_though_nobody_can_be_asked(
+    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path
+) -> None:
+    """Its supervisor was on a node that was taken away; from here, nobody sees whether it lives."""
+    job_id = launch(cluster, program("pass"))
+    record = tmp_path / "records" / job_id
+    status = json.loads((record / "status.json").read_text())
+    status |= {"status": "running", "started_at": time.time()}
+    status["tasks"][0] |= {"status": "running", "attempt": 1}
+    (record / "status.json").write_text(json.dumps(status))
+    (record / "lock").write_text(json.dumps({"host": "n9", "boot": "another"}).ljust(1024))
+    recorded.says("squeue", "77|PENDING|1:00|BeginTime\n")
+    with ThreadPoolExecutor(1) as threads:
+        stopped = threads.submit(cluster.terminate, job_id)
+        until(lambda: recorded.calls("scancel"), "it is taken out of the queue", 20)
+        recorded.says("squeue", "77|CANCELLED by 1|1:00|None\n")
+        stopped.result(20)
+    assert cluster.poll(job_id).status is JobStatus.STOPPED

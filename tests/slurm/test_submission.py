@@ -132,3 +132,20 @@ def test_a_job_after_a_sweep_waits_for_its_arrays(recorded: RecordedSlurm, tmp_p
     assert "#SBATCH --dependency=afterok:77\n" in recorded.script
     launch(cluster, program("pass"), after=[sweep.member(1)])
     assert "#SBATCH --dependency=afterok:77_1\n" in recorded.script
+
+
+@pytest.mark.parametrize("what", ["job", "replicas", "sweep"])
+def test_what_slurm_has_taken_and_could_not_be_noted_is_cancelled(
+    recorded: RecordedSlurm, tmp_path: Path, what: str
+) -> None:
+    cluster = create_cluster(f"slurm?root={tmp_path}/records")
+    cluster.launch(JobRequest("first", program("pass")))  # asks whether the nodes see the folder
+    sbatch = tmp_path / "recorded" / "sbatch"
+    gone = f"find '{tmp_path}/records' -name slurm -prune -exec rm -r {{}} +"
+    sbatch.write_text(sbatch.read_text().replace("exit ", f"{gone}\nexit "))
+    recorded.says("sbatch", "78\n")
+    request = JobRequest("job", program("pass"), resources=ResourceConfig(replicas=1 + (what == "replicas")))
+    with pytest.raises(FileNotFoundError):
+        cluster.launch_many([request] * 2) if what == "sweep" else cluster.launch(request)
+    assert recorded.calls("scancel") == ["scancel 78"]
+    assert [info.name for info in cluster.list_jobs()] == ["first"]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,14 @@ def test_secrets_of_members_reach_them_and_not_slurm(
     assert [path.name for path in kept if b"hunter2" in path.read_bytes()] == []
 
 
+def test_secrets_of_members_that_never_start_are_in_no_file(printed: Cluster, tmp_path: Path) -> None:
+    environment = create_environment(env_vars={"API_TOKEN": "hunter2-9c1d"})
+    sweep = printed.launch_many([JobRequest("one", program("pass"), environment=environment)] * 2)
+    printed.terminate(sweep)
+    kept = [path for path in (tmp_path / "records").rglob("*") if path.is_file()]
+    assert [path.name for path in kept if b"hunter2" in path.read_bytes()] == []
+
+
 def test_a_task_and_an_array_that_somebody_cancels_are_stopped(
     slurm: LocalSlurm, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -122,3 +131,23 @@ def test_a_task_and_an_array_that_somebody_cancels_are_stopped(
     assert (info.status, info.progress) == (JobStatus.STOPPED, {"stopped": 3})
     cluster.remove(sweep)
     assert cluster.list_jobs() == []
+
+
+@pytest.mark.parametrize("what", ["sweep", "replicas"])
+def test_a_job_starts_after_another_whose_end_nobody_wrote(
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, what: str
+) -> None:
+    """The batch step of the last one was killed when all had ended, before it wrote that of the whole."""
+    request = JobRequest("one", program("pass"), resources=SMALL)
+    if what == "sweep":
+        before: str = cluster.launch_many([request] * 2)
+    else:
+        before = cluster.launch(replace(request, resources=replace(SMALL, replicas=2)))
+    path = tmp_path / "records" / before / "status.json"
+    unfinished = path.read_text()
+    assert cluster.wait(before, timeout=90).status is JobStatus.SUCCEEDED
+    until(lambda: '"finished_at":null' not in path.read_text().replace(" ", ""), "its end is written", 30)
+    path.write_text(unfinished)
+    assert cluster.poll(before).status is JobStatus.SUCCEEDED
+    last = cluster.launch(replace(request, after=[before]))
+    assert cluster.wait(last, timeout=90).status is JobStatus.SUCCEEDED

@@ -7,6 +7,7 @@ It notes what Slurm gave the job, runs COMMAND, the job's supervisor, and ends a
 Slurm's own `--dependency=afterok` and `sacct` mean what they say.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -33,6 +34,9 @@ _SENT_TO_ALL = tuple(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "H
 def main() -> None:
     """Note the allocation, supervise, and report to Slurm how that ended."""
     record, command = _what_to_run(sys.argv[1:])
+    if _is_replaced(record):
+        sys.stderr.write("fray: the job was submitted again, and is another Slurm job's by now\n")
+        sys.exit(NOT_SUCCEEDED)
     note_allocation(record)
     supervisor = subprocess.Popen(command, env=os.environ | read(path_of(record, SECRETS)))
     for number in _SENT_TO_ALL:
@@ -57,15 +61,25 @@ def _what_to_run(words: list[str]) -> tuple[str, list[str]]:
     return record, [record if word == RECORD else word for word in command]
 
 
+def _is_replaced(record: str) -> bool:
+    """Whether another Slurm job was submitted for a record meanwhile.
+
+    The launcher was told that Slurm had not taken this one, or could not cancel it.
+    """
+    noted = read(path_of(record, JOB))
+    other = noted.get("name") not in (None, os.environ.get("SLURM_JOB_NAME"))
+    return other and noted.get("id") != array_id(os.environ)
+
+
 def _end_of_member(record: str) -> None:
     """After the end of a member of a sweep: the last one of all writes the end of the sweep."""
-    os.unlink(path_of(record, SECRETS))  # noqa: PTH108
     members = os.path.dirname(record)  # noqa: PTH120
     # Mostly the last ones have not ended: few files are read.
-    for name in sorted(filter(str.isdecimal, os.listdir(members)), key=int, reverse=True):  # noqa: PTH208
-        if not _has_ended(os.path.join(members, name)):  # noqa: PTH118
-            return
-    _settle_sweep(os.path.dirname(members))  # noqa: PTH120
+    names = sorted(filter(str.isdecimal, os.listdir(members)), key=int, reverse=True)  # noqa: PTH208
+    if all(_has_ended(os.path.join(members, name)) for name in names):  # noqa: PTH118
+        _settle_sweep(os.path.dirname(members))  # noqa: PTH120
+    with contextlib.suppress(FileNotFoundError):  # last: a step that was killed before does all of it again
+        os.unlink(path_of(record, SECRETS))  # noqa: PTH108
 
 
 def _has_ended(record: str) -> bool:

@@ -50,6 +50,8 @@ class SlurmClient:
     def __init__(self, cluster: str | None = None) -> None:
         self._cluster = cluster
         self._accounting = True
+        self.seconds = 0.0
+        """How long its commands have taken, all together."""
 
     def submit(self, script: str, name: str) -> str:
         """Submit a batch script; return the job's id, `N` or `N;cluster`.
@@ -174,6 +176,7 @@ class SlurmClient:
         variables = dict(os.environ if environ is None else environ)
         # They would change what a command prints, or whom it asks.
         variables = {key: value for key, value in variables.items() if not key.startswith(_CHANGE_OUTPUT)}
+        started = time.monotonic()
         try:
             done = subprocess.run(
                 [program, *clusters, *rest],
@@ -192,6 +195,8 @@ class SlurmClient:
             ) from None
         except subprocess.TimeoutExpired:
             raise ClusterUnavailableError(f"{program} did not answer within {_PATIENCE:g} s") from None
+        finally:
+            self.seconds += time.monotonic() - started
         if done.returncode:
             self._fail(program, done.returncode, f"{done.stderr}\n{done.stdout}".strip())
         # With --clusters, squeue and sacct begin with a line `CLUSTER: name`, which no reader takes.

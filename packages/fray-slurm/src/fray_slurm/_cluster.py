@@ -13,6 +13,7 @@ from fray.backend import (
     REPLICAS,
     Finding,
     JobRecord,
+    Liveness,
     Spec,
     TreeKill,
     bare_command,
@@ -22,8 +23,8 @@ from fray.backend import (
     own_python,
     plan_with_environment,
     poll_delays,
+    poll_until,
     settle_by_members,
-    settle_stopped,
 )
 from fray.cluster import (
     DirectoryCluster,
@@ -42,7 +43,7 @@ from fray_slurm._client import SlurmClient
 from fray_slurm._diagnosis import check_slurm
 from fray_slurm._ending import SlurmEnd
 from fray_slurm._jobs import ENVIRONMENTS, has_run, members_of
-from fray_slurm._launches import SlurmLaunches, array_script, batch_command
+from fray_slurm._launches import SlurmLaunches, array_script, batch_command, write_end
 from fray_slurm._ray_in_allocation import runtime_of, with_runtime
 from fray_slurm._readings import SlurmJob
 from fray_slurm._script import batch_script, directives, gres_of, replica_count, without_allocation
@@ -51,6 +52,7 @@ from fray_slurm._states import WAITING
 
 _AT_ONCE = 16  # members of a sweep that are stopped side by side
 _AWAY_WITHIN = 120.0  # seconds for which slurmctld may be away while jobs are stopped
+_SETTLES_WITHIN = 30.0  # seconds in which the members of a sweep that is stopped write their ends
 _ENDS_WITHIN = 30.0  # seconds after which a job that does not end is cancelled
 
 
@@ -195,11 +197,25 @@ class SlurmCluster(SlurmLaunches):
         if members:
             self._terminate_members(record, members, grace)
             return
+        self._withdraw_requeued(record)
         family = self._stop_family(record, grace)
         self._end_in_slurm(family)
         for each in family:
             if not each.written().finished:
-                settle_stopped(each)
+                write_end(each)
+
+    def _withdraw_requeued(self, record: JobRecord) -> None:
+        """Stop what has run and waits in the queue again: no supervisor is there that could be asked."""
+        unseen = [each for each in record.with_descendants() if each.liveness() is Liveness.UNKNOWN]
+        numbers = [(each, self._names_by_number([each])) for each in unseen]
+        with contextlib.suppress(ClusterUnavailableError):  # then they are asked, and cancelled later
+            left = self._unfinished({number: name for _, own in numbers for number, name in own.items()})
+            waiting = {number for number, job in left.items() if job.state in WAITING}
+            if waiting:
+                self._client.cancel(*sorted(waiting), pending=True)
+            for each, own in numbers:
+                if waiting & set(own):
+                    write_end(each)
 
     def _stop_family(self, record: JobRecord, grace: float) -> list[JobRecord]:
         """Request the end of a job and of those that it launched; return which had not ended."""
@@ -212,13 +228,15 @@ class SlurmCluster(SlurmLaunches):
     def remove(self, job_id: str, force: bool = False) -> None:
         """See `Cluster.remove`. Where Slurm says that a job has ended, its record need not say so."""
         for each in self._records.find(job_id).with_descendants():
-            self._settle(each)
+            with contextlib.suppress(*(ClusterUnavailableError,) if force else ()):
+                self._settle(each)
         super().remove(job_id, force=force)
 
     def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
         """See `Cluster.prune`. Jobs whose end Slurm alone knows are settled before."""
-        for each in [] if dry_run else self._records.all():
-            with contextlib.suppress(JobNotFoundError):  # removed meanwhile
+        for each in () if dry_run else self._records.with_descendants():
+            # Removed meanwhile, or held by a host that is down.
+            with contextlib.suppress(JobNotFoundError, ClusterUnavailableError):
                 self._settle(each)
         return super().prune(older_than, dry_run=dry_run)
 
@@ -235,7 +253,7 @@ class SlurmCluster(SlurmLaunches):
         never: list[JobRecord] = []
         for member in members:
             if not member.written().finished:
-                (never if settle_stopped(member) else left).append(member)
+                (never if write_end(member) else left).append(member)
         unsupervised = [number for number in self._names_by_number(never) if number in own]
         if unsupervised:  # also one whose batch step is just starting
             with contextlib.suppress(ClusterUnavailableError):
@@ -247,13 +265,11 @@ class SlurmCluster(SlurmLaunches):
         self._end_in_slurm([*ended, *never])
         for member in [*ended, *left]:
             if not member.written().finished:
-                settle_stopped(member)
+                write_end(member)
         for job in record.replicas() and record.children():  # what replicas have launched
             self.terminate(job.job_id, grace)
-        for pause in poll_delays(longest=0.2):
-            if settle_by_members(record, stopped=True):
-                return
-            time.sleep(pause)
+        # A member that a host holds which is down reads as Slurm says that it has ended.
+        poll_until(lambda: settle_by_members(record, stopped=True) or None, _SETTLES_WITHIN)
 
     def _end_in_slurm(self, records: list[JobRecord]) -> None:
         """Return when Slurm has ended these; what has not started, or does not end, is cancelled.

@@ -29,6 +29,7 @@ from fray_slurm._watch import JobTable, found_job
 
 ENVIRONMENTS = ".environments"  # in the folder of records
 _SCAN_SHARE = 20.0  # of the time that a look at many records took, until the next one
+_LONGEST_SCAN_PAUSE = 30.0  # seconds until that at the most
 _SUBMITS_WITHIN = 300.0  # seconds in which Slurm answers sbatch, or sbatch gives up
 _SETTLES_WITHIN = 30.0  # seconds in which a last status crosses a network file system
 
@@ -60,7 +61,7 @@ class SlurmJobs(DirectoryCluster):
 
         Where it is derived from those of many records that is done seldom, as it takes long.
         """
-        started = time.monotonic()
+        started, asked = time.monotonic(), self._client.seconds
         until, last = self._scans.get(record.path, (0.0, None))
         if last is not None and started < until:
             return last
@@ -76,7 +77,8 @@ class SlurmJobs(DirectoryCluster):
             return self._state_of_one(record, info)
         if not found.finished:
             now = time.monotonic()
-            self._scans[record.path] = (now + _SCAN_SHARE * (now - started), found)
+            own = now - started - (self._client.seconds - asked)
+            self._scans[record.path] = (now + min(_SCAN_SHARE * own, _LONGEST_SCAN_PAUSE), found)
         return found
 
     def _state_of_one(self, record: JobRecord, info: JobInfo) -> JobInfo:

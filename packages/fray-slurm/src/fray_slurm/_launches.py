@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fray import ClusterUnavailableError
+from fray import ClusterUnavailableError, JobNotFoundError, UnsupportedError
 from fray.backend import (
     REPLICAS,
     JobRecord,
@@ -16,12 +16,13 @@ from fray.backend import (
     bare_command,
     import_paths,
     poll_delays,
+    poll_until,
     settle_by_members,
     settle_stopped,
     supervisor_command,
     write_record,
 )
-from fray.cluster import JobId, JobStatus
+from fray.cluster import JobId, JobInfo, JobPlan, JobStatus
 from fray_slurm._after import dependency, failed_before
 from fray_slurm._allocation import FOLDER, JOB, OPTIONS, RECORD, SCRIPT, SECRETS, path_of, read, write
 from fray_slurm._arrays import Array, arrays_of, arrays_of_replicas, in_order
@@ -30,9 +31,11 @@ from fray_slurm._jobs import SlurmJobs, members_of, run_of
 from fray_slurm._script import batch_script, log_path
 from fray_slurm._settings import SlurmSettings
 from fray_slurm._shared_folder import check_shared
-from fray_slurm._states import End
+from fray_slurm._states import WAITING, End
 
 MEMBERS = "jobs"  # in the record of a sweep
+LOCK = "lock"  # of a record
+_LETS_GO_WITHIN = 10.0  # seconds in which the supervisor of a job that has ended is gone
 _LEAVES_WITHIN = 30.0  # seconds in which the batch step of a job that has ended is gone
 Options = Mapping[str, str | None]
 NONE: Options = {}
@@ -55,23 +58,21 @@ class SlurmLaunches(SlurmJobs):
             self._checked = True
 
     def _start(self, job_id: str, command: list[str]) -> None:
-        path = self._records.path(job_id)
-        (path / FOLDER).mkdir(mode=0o700, exist_ok=True)
-        options = self._options.get(job_id)
-        if options is None:
-            self._start_again(JobRecord(path, JobId(job_id)), command)
-        else:
-            write(path_of(os.fspath(path), OPTIONS), options)
-            self._submit_job(job_id, os.fspath(path), options, command, again=False)
+        record, again = self._records.path(job_id), job_id not in self._options
+        options = _kept_options(record) if again else self._options[job_id]
+        self._submit_job(job_id, os.fspath(record), options, command, again=again)
         self._table.expect_change()
 
-    def _start_again(self, record: JobRecord, command: list[str]) -> None:
-        path = os.fspath(record.path)
-        try:
-            self._submit_job(record.job_id, path, read(path_of(path, OPTIONS)), command, again=True)
-        except BaseException:
-            settle_stopped(record)  # it can be run again later
-            raise
+    def _start_supervisor(
+        self, plan: JobPlan | SweepPlan, draft: Path, record: Path, lock: SupervisorLock
+    ) -> None:
+        if draft != record:
+            _prepare(draft, self._options[plan.job_id])
+        super()._start_supervisor(plan, draft, record, lock)
+
+    def _start_apart(self, plan: JobPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
+        _prepare(draft, self._options[plan.job_id])
+        super()._start_apart(plan, draft, record, lock)
 
     def _submit_job(
         self, job_id: str, record: str, options: Options, command: list[str], *, again: bool
@@ -86,10 +87,24 @@ class SlurmLaunches(SlurmJobs):
         script = batch_script(options, [*batch_command(), record, *command], record)
         Path(path_of(record, SCRIPT)).write_text(script)
         write(path_of(record, JOB), {"name": name})  # by which it is found, should this process be killed now
-        number, _, cluster = self._client.submit(script, name).partition(";")
-        write(path_of(record, JOB), {"id": number, "cluster": cluster or None, "name": name})
-        self._withdraw_stopped(Path(record), number)
+        with self._cancelled_on_error() as submitted:
+            number, _, cluster = self._client.submit(script, name).partition(";")
+            submitted.append(number)
+            write(path_of(record, JOB), {"id": number, "cluster": cluster or None, "name": name})
+            self._withdraw_stopped(Path(record), number)
         return number
+
+    @contextlib.contextmanager
+    def _cancelled_on_error(self) -> Iterator[list[str]]:
+        """Be around submissions: where an error ends them, the jobs in its list are cancelled."""
+        submitted: list[str] = []
+        try:
+            yield submitted
+        except BaseException:
+            if submitted:
+                with contextlib.suppress(SlurmError, ClusterUnavailableError):
+                    self._client.cancel(*submitted)
+            raise
 
     def _withdraw_stopped(self, record: Path, number: str) -> None:
         """Take out of the queue what was stopped while it was being submitted."""
@@ -109,19 +124,11 @@ class SlurmLaunches(SlurmJobs):
         return sorted({number.partition("_")[0] for number in numbers} if members else numbers)
 
     def _start_replicas(self, job_id: str, replicas: Sequence[int]) -> None:
-        record = self._records.path(job_id)
-        own, again = os.fspath(record), job_id not in self._options
-        (record / FOLDER).mkdir(mode=0o700, exist_ok=True)
-        options = read(path_of(own, OPTIONS)) if again else self._options[job_id]
-        write(path_of(own, OPTIONS), options)
+        record, again = self._records.path(job_id), job_id not in self._options
         for replica in replicas:
             (record / REPLICAS / str(replica) / FOLDER).mkdir(mode=0o700, exist_ok=True)
-        try:
-            self._submit_replicas(job_id, replicas, options, again)
-        except BaseException:
-            for each in JobRecord(record, JobId(job_id)).replicas() if again else ():
-                settle_stopped(each)  # they can be run again later
-            raise
+        options = _kept_options(record) if again else self._options[job_id]
+        self._submit_replicas(job_id, replicas, options, again)
         self._table.expect_change()
 
     def _submit_replicas(self, job_id: str, replicas: Sequence[int], options: Options, again: bool) -> None:
@@ -132,17 +139,11 @@ class SlurmLaunches(SlurmJobs):
             for replica in replicas:
                 write(path_of(os.fspath(folder / str(replica)), JOB), {"never": failed.message})
             return
-        submitted: list[str] = []
-        try:
-            arrays = arrays_of_replicas(options, replicas, self._client.largest_array())
+        arrays = arrays_of_replicas(options, replicas, self._client.largest_array())
+        with self._cancelled_on_error() as submitted:
             for array, name in zip(arrays, _names(job_id, again), strict=False):
-                submitted += [self._submit_array(name, array, folder, after)]
-        except BaseException:
-            if submitted:
-                with contextlib.suppress(SlurmError, ClusterUnavailableError):
-                    self._client.cancel(*submitted)
-            raise
-        write(path_of(os.fspath(folder.parent), JOB), {"id": ":".join(submitted)})
+                self._submit_array(name, array, folder, submitted, after)
+            write(path_of(os.fspath(folder.parent), JOB), {"id": ":".join(submitted)})
 
     def _standing(self, job_id: str) -> tuple[End | None, Options]:
         """Return why a job can never start, or by which option it starts after those before it."""
@@ -154,8 +155,17 @@ class SlurmLaunches(SlurmJobs):
             if not any(map(self._is_taken, before)):
                 break
             time.sleep(pause)
+        self._settle_ended(before)  # a supervisor goes by their records alone
         numbers = [number for job_id in before for number in self._unfinished_numbers(job_id)]
         return None, {"dependency": dependency(numbers)} if numbers else NONE
+
+    def _settle_ended(self, job_ids: Sequence[str]) -> None:
+        """Write how jobs have ended that have; where that cannot be, what waits for them waits for that."""
+        for job_id in job_ids:
+            info = self._info(job_id)
+            if info is not None and info.finished:
+                with contextlib.suppress(JobNotFoundError, ClusterUnavailableError):
+                    self._settle(self._records.find(job_id))
 
     def _is_taken(self, job_id: str) -> bool:
         """Whether another job has the number of a job by now, which is about to be known as lost."""
@@ -168,35 +178,28 @@ class SlurmLaunches(SlurmJobs):
     def _start_sweep(self, sweep: SweepPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
         self._check_folder()
         again = draft == record
-        options = _kept_options(record) if again else self._options_of_members(sweep)
+        options = _kept_by_member(record) if again else self._options_of_members(sweep)
         late = in_order(sweep)
         wanted = [position for position in options if not again or _is_to_run(record, position)]
         late = [position for position in late if position in set(wanted)]
         early = [position for position in wanted if position not in set(late)]
         arrays = arrays_of(sweep, options, early, self._client.largest_array())
+        for position in wanted:
+            _prepare_member(draft / MEMBERS / str(position), sweep.secrets.get(position, {}))
         if not again:
             write_record(draft, sweep)
+            _prepare(draft, {str(position): options[position] for position in options})
+        run = run_of(JobRecord(draft, JobId(sweep.job_id))) + again
+        write(path_of(os.fspath(draft), JOB), {"sweep": sweep.job_id, "run": run})
+        if not again:
             draft.rename(record)
         lock.close()
-        own = os.fspath(record)
-        (record / FOLDER).mkdir(mode=0o700, exist_ok=True)
-        write(path_of(own, OPTIONS), {str(position): options[position] for position in options})
-        run = run_of(JobRecord(record, JobId(sweep.job_id))) + again
-        write(path_of(own, JOB), {"sweep": sweep.job_id, "run": run})
-        submitted: list[str] = []
-        try:
-            for position in wanted:
-                _prepare_member(record / MEMBERS / str(position), sweep.secrets.get(position, {}))
+        with self._cancelled_on_error() as submitted:
             for array, name in zip(arrays, _names(sweep.job_id, again), strict=False):
-                submitted += [self._submit_array(name, array, record / MEMBERS)]
+                self._submit_array(name, array, record / MEMBERS, submitted)
             for position in late:
-                submitted += [self._submit_late(sweep, position, options[position], record, again)]
-        except BaseException:
-            with contextlib.suppress(SlurmError, ClusterUnavailableError):
-                self._client.cancel(*filter(None, submitted))
-            if again:
-                _settle_members(JobRecord(record, JobId(sweep.job_id)))
-            raise
+                number = self._submit_late(sweep, position, options[position], record, again)
+                submitted += [number] if number else []
         self._table.expect_change()
 
     def _options_of_members(self, sweep: SweepPlan) -> dict[int, Options]:
@@ -204,12 +207,15 @@ class SlurmLaunches(SlurmJobs):
             position: self._options.pop(f"{sweep.job_id}/{position}") for position in range(sweep.members)
         }
 
-    def _submit_array(self, name: str, array: Array, members: Path, options: Options = NONE) -> str:
-        """Submit members of a sweep, or replicas, that share their options; return the number of the array.
+    def _submit_array(
+        self, name: str, array: Array, members: Path, submitted: list[str], options: Options = NONE
+    ) -> None:
+        """Submit members of a sweep, or replicas, that share their options.
 
         Args:
             name: Of the Slurm job.
             members: The folder of their records.
+            submitted: The number of the array is added to these.
             options: Others, which the array has not.
         """
         record = members.parent
@@ -219,10 +225,10 @@ class SlurmLaunches(SlurmJobs):
         for task, path in paths.items():
             write(path, {"name": name, "task": task})  # as in `_submit_job`
         number, _, cluster = self._client.submit(script, name).partition(";")
+        submitted.append(number)
         for task, path in paths.items():
             write(path, {"id": f"{number}_{task}", "cluster": cluster or None, "name": name})
         self._withdraw_stopped(record, number)
-        return number
 
     def _submit_late(
         self, sweep: SweepPlan, position: int, options: Options, record: Path, again: bool
@@ -247,31 +253,47 @@ class SlurmLaunches(SlurmJobs):
         return super().retry(job_id)
 
     def _settle(self, record: JobRecord) -> None:
-        """Write how a job has ended of which Slurm alone knows that; of a sweep, that of each member."""
+        """Write how a job has ended of which Slurm alone knows that; of a sweep, that of each member.
+
+        Raises:
+            ClusterUnavailableError: A process holds the record whose end nobody sees: that of a host that is
+                down, say, whose locks the file system keeps.
+        """
         self._scans.pop(record.path, None)
         for member in members_of(record):
             self._settle(member)
         if record.replicas():
             settle_by_members(record)
+        deadline = time.monotonic() + _LETS_GO_WITHIN
         for pause in poll_delays(longest=0.1):
             info = self._state(record)
             # False where another process is about to write it: the last member of a sweep, say.
-            if record.written().finished or not info.finished or settle_stopped(record, end=info):
+            if record.written().finished or not info.finished or write_end(record, info):
                 return
+            if time.monotonic() > deadline:
+                raise _still_held(record)
             time.sleep(pause)
 
     def _let_go(self, record: JobRecord) -> None:
-        """Wait until Slurm has nothing more of what is to run again, and forget the numbers of that."""
-        family = members_of(record) or [record]
-        ended = [each for each in family if each.written().status is not JobStatus.SUCCEEDED]
+        """Wait until Slurm has nothing more of what is to run again, and forget the numbers of that.
+
+        What waits in the queue is cancelled: Slurm took it unseen, or could not cancel it before.
+        """
+        ended = [each for each in members_of(record) or [record] if _is_to_run_again(each)]
         names = self._names_by_number(ended)
+        if not all(map(_is_to_run_again, ended)):
+            return  # another process runs them again, and the numbers are its own
         deadline = time.monotonic() + _LEAVES_WITHIN
         for pause in poll_delays(shortest=0.1, longest=1.0):
-            if not self._unfinished(names) or time.monotonic() > deadline:
+            left = self._unfinished(names).values()
+            if not left or time.monotonic() > deadline:
                 break
+            waiting = sorted(job.job_id for job in left if job.state in WAITING)
+            if waiting:
+                self._client.cancel(*waiting)
             time.sleep(pause)
         for each in ended:
-            write(path_of(os.fspath(each.path), JOB), {})
+            _forget_number(each)
 
 
 def _names(job_id: str, again: bool) -> Iterator[str]:
@@ -283,6 +305,18 @@ def _names(job_id: str, again: bool) -> Iterator[str]:
         yield job_id
     while True:
         yield f"{job_id}.{os.urandom(3).hex()}"
+
+
+def write_end(record: JobRecord, end: JobInfo | None = None) -> bool:
+    """Write that a job without a supervisor was stopped, or how it has ended; False where it has one.
+
+    What its supervisor was to be given is gone then.
+    """
+    unfinished = not record.written().finished
+    done = settle_stopped(record, end=end)
+    if unfinished and done:
+        Path(path_of(os.fspath(record.path), SECRETS)).unlink(missing_ok=True)
+    return done
 
 
 def batch_command() -> list[str]:
@@ -305,16 +339,57 @@ def _prepare_member(record: Path, secrets: Mapping[str, str]) -> None:
     write(path_of(os.fspath(record), SECRETS), secrets)
 
 
-def _kept_options(record: Path) -> dict[int, Options]:
-    return {int(position): found for position, found in read(path_of(os.fspath(record), OPTIONS)).items()}
+def _prepare(draft: Path, options: Mapping[str, Any]) -> None:
+    """Note the options of sbatch in a record before it appears: whoever sees it can submit it again."""
+    (draft / FOLDER).mkdir(mode=0o700)
+    write(path_of(os.fspath(draft), OPTIONS), options)
+
+
+def _kept_options(record: Path) -> dict[str, Any]:
+    """Return the options of sbatch that were noted at launch.
+
+    Raises:
+        UnsupportedError: They cannot be read; without them Slurm would run another job.
+    """
+    found = read(path_of(os.fspath(record), OPTIONS))
+    if not found:
+        raise UnsupportedError(
+            f"job {record.name} cannot be run again: its record has no options of sbatch "
+            f"({os.fspath(record / FOLDER / OPTIONS)}); launch it as a new job"
+        )
+    return found
+
+
+def _kept_by_member(sweep: Path) -> dict[int, Options]:
+    return {int(position): options for position, options in _kept_options(sweep).items()}
+
+
+def _forget_number(record: JobRecord) -> None:
+    """Forget the number of a job that has ended: under its lock, as another process may run it again."""
+    path = os.fspath(record.path / LOCK)
+    lock = poll_until(lambda: SupervisorLock.acquire(path), _LETS_GO_WITHIN)
+    if lock is None:
+        raise _still_held(record)
+    try:
+        if _is_to_run_again(record):
+            Path(path_of(os.fspath(record.path), JOB)).unlink(missing_ok=True)
+    finally:
+        lock.close()
+
+
+def _is_to_run_again(record: JobRecord) -> bool:
+    return record.written().status in (JobStatus.FAILED, JobStatus.STOPPED)
+
+
+def _still_held(record: JobRecord) -> ClusterUnavailableError:
+    holder = record.holder()
+    where = f" on host {holder.host}" if holder is not None else ""
+    return ClusterUnavailableError(
+        f"job {record.job_id} has ended, and its supervisor{where} still holds its record; where that host "
+        "is down, the file system keeps its locks for a while: try again later"
+    )
 
 
 def _is_to_run(record: Path, position: int) -> bool:
     member = JobRecord(record / MEMBERS / str(position), JobId(str(position)))
     return not member.written().finished
-
-
-def _settle_members(sweep: JobRecord) -> None:
-    for member in sweep.children():
-        settle_stopped(member)
-    settle_by_members(sweep, stopped=True)
