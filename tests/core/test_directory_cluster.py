@@ -387,3 +387,18 @@ def test_a_job_that_0_1_0_has_not_started_is_stopped_and_never_starts(
     assert cluster.poll("train-336295").status is JobStatus.STOPPED
     assert (record / "carried").exists()  # 0.1.0 runs no job that has this
     assert not (record / "plan.pickle").exists()
+
+
+def test_what_killed_launchers_and_removals_left_is_pruned(cluster: ChildCluster, tmp_path: Path) -> None:
+    """On a cluster that deletes nothing by itself, too."""
+    cluster.wait(launch(cluster, program("pass")))
+    draft, doomed = tmp_path / "jobs" / ".new-job-aaaaaa", tmp_path / "jobs" / ".old-job-bbbbbb"
+    for folder in (draft, doomed):
+        (folder / "workspace").mkdir(parents=True)
+        os.utime(folder, (1.0, 1.0))
+    cluster.prune(dry_run=True)
+    assert draft.exists()
+    assert doomed.exists()
+    cluster.prune()
+    assert not draft.exists()
+    assert not doomed.exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fray import UnsupportedError
-from fray.backend import SupervisorLock, environment_of
+from fray.backend import SupervisorLock, environment_of, post_to_supervisor
 from fray.cluster import ExitReason, JobRequest, JobStatus, ResourceConfig, SweepId, create_environment
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_fixtures import numbers_in
@@ -265,3 +265,62 @@ def test_a_sweep_that_was_lost_with_its_machine_runs_again(state_dir: Path, tmp_
     assert cluster.wait(sweep, timeout=PATIENCE).progress == {"succeeded": 3}
     (task,) = cluster.poll(sweep.member(0)).tasks
     assert [each.reason for each in (task, *task.previous)] == [ExitReason.EXITED, ExitReason.LOST]
+
+
+@pytest.mark.parametrize("what", ["job", "sweep"])
+def test_a_retry_that_is_killed_before_it_starts_a_supervisor_leaves_what_can_be_retried(
+    state_dir: Path, tmp_path: Path, what: str
+) -> None:
+    cluster, ready = LocalCluster(overcommit=True), tmp_path / "ready"
+    request = JobRequest("job", program(f"import os, sys; sys.exit(not os.path.exists({str(ready)!r}))"))
+    job_id = cluster.launch_many([request] * 2) if what == "sweep" else cluster.launch(request)
+    assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.FAILED
+    killed = os.fork()
+    if killed == 0:
+        SupervisorLock.say = lambda self, holder: os._exit(9)  # type: ignore[method-assign]
+        cluster.retry(job_id)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == 9
+    assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.FAILED
+    ready.touch()
+    cluster.retry(job_id)
+    assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED
+
+
+# Notes its process when it is asked to end, and does not end.
+STUBBORN = """
+    import os, signal, sys, time
+    def note(path):
+        print(os.getpid(), file=open(path, "a", 1))
+    signal.signal(signal.SIGTERM, lambda *_: note(sys.argv[2]))
+    note(sys.argv[1])
+    while True:
+        time.sleep(1)
+"""
+
+
+def test_who_wants_a_sweep_to_end_sooner_than_another_is_heard(state_dir: Path, tmp_path: Path) -> None:
+    cluster, pids, told = LocalCluster(overcommit=True), tmp_path / "pids", tmp_path / "told"
+    sweep = cluster.launch_many([JobRequest("stubborn", program(STUBBORN, pids, told))] * 2)
+    until(lambda: len(numbers_in(pids)) == 2, "both run", PATIENCE)
+    with ThreadPoolExecutor(1) as threads:
+        patient = threads.submit(cluster.terminate, sweep, 600.0)
+        until(lambda: len(numbers_in(told)) == 2, "they are asked to end", PATIENCE)
+        # It does not end them itself, as `terminate` would after a while: it is the coordinator's part.
+        assert post_to_supervisor(os.fspath(state_dir / "jobs" / sweep), "stop 0.5")
+        patient.result(PATIENCE)
+    assert cluster.poll(sweep).progress == {"stopped": 2}
+
+
+def test_a_sweep_goes_on_while_the_status_of_a_member_cannot_be_read(state_dir: Path, tmp_path: Path) -> None:
+    cluster, go = LocalCluster(overcommit=True), tmp_path / "go"
+    sweep = cluster.launch_many([JobRequest("waits", program(WHEN_THERE, go))] * 2, max_parallel=1)
+    until(lambda: cluster.poll(sweep.member(0)).status is JobStatus.RUNNING, "the first one runs", PATIENCE)
+    status, aside = state_dir / "jobs" / sweep / "jobs" / "1" / "status.json", tmp_path / "aside"
+    status.rename(aside)
+    status.symlink_to(status)
+    go.touch()
+    until(lambda: (cluster.poll(sweep).progress or {}).get("succeeded") == 1, "it has ended", PATIENCE)
+    aside.replace(status)
+    info = cluster.wait(sweep, timeout=PATIENCE)
+    assert (info.status, info.progress) == (JobStatus.SUCCEEDED, {"succeeded": 2})

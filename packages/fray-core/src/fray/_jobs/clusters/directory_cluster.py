@@ -199,7 +199,6 @@ class DirectoryCluster(RecordedJobs):
             plan = numbered(plan_to_run(record), info)
             with undone_if_not_started(lock, [(record, info)]):
                 reset(record, info)
-                lock.reserve()
                 self._start_supervisor(plan, record.path, record.path, lock)
 
     def _retry_replicas(
@@ -225,7 +224,6 @@ class DirectoryCluster(RecordedJobs):
             with undone_if_not_started(lock, [*members, (sweep, info)]):
                 reset_members(members)
                 plan = reset_sweep(sweep)._replace(secrets=secrets)
-                lock.reserve()
                 self._start_sweep(plan, sweep.path, sweep.path, lock)
 
     def _start_supervisor(
@@ -241,6 +239,8 @@ class DirectoryCluster(RecordedJobs):
         replace_file(os.fspath(draft / PLAN), packed_plan(plan))
         if draft != record:
             draft.rename(record)
+        else:
+            lock.reserve()  # its next supervisor may be far from its start: until that there was none
         lock.close()
         self._start(plan.job_id, supervisor_command(os.fspath(record), import_paths()))
 

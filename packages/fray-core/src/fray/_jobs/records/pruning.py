@@ -81,7 +81,10 @@ def delete(folder: str, name: str) -> bool:
 def prune_now(
     records: "Records", older_than: float, environments: str | None, *, dry_run: bool = False
 ) -> "Pruned":
-    """Remove the jobs that ended so many seconds ago, environments that none refers to, and old keys."""
+    """Remove the jobs that ended so many seconds ago, environments that none refers to, and old keys.
+
+    What launchers and removals left that were killed goes, too.
+    """
     from fray._jobs.plans.environment_folder import prune_environments
     from fray._jobs.records.launch_keys import prune_keys
     from fray._values.jobs import Pruned
@@ -99,6 +102,8 @@ def prune_now(
             gone.append(record.job_id)
             sizes = {kind: size + own[kind] for kind, size in sizes.items()}
     if not dry_run:
+        with contextlib.suppress(FileNotFoundError):  # nothing was ever launched
+            _delete_half_made(folder, os.listdir(folder))
         prune_keys(records.folder / KEYS, lambda job_id: records.path(job_id).is_dir())
     if environments is not None:
         dropped = set(gone)

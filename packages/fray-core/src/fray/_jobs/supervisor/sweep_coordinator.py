@@ -16,7 +16,7 @@ from fray._jobs.records.control_pipe import DEFAULT_GRACE, WAKE, ControlPipe, po
 from fray._jobs.records.files import CHILDREN, LOCK, SUPERVISOR_LOG
 from fray._jobs.records.liveness import HEARTBEAT, Liveness, SupervisorLock, liveness_of
 from fray._jobs.records.predecessors import folder_of_records, has_ended, note_waiter
-from fray._jobs.records.status_file import STATUS, read_json, write_status
+from fray._jobs.records.status_file import STATUS, load_json, read_json, write_status
 from fray._jobs.rules.sweep_order import SweepOrder
 from fray._jobs.supervisor.command import supervisor_command
 from fray._values.job_words import JobStatus
@@ -37,7 +37,8 @@ class Coordinator:
         self._order = SweepOrder(plan.members, plan.runs_after, plan.max_parallel)
         self._folder = folder_of_records(record, plan.job_id)
         self._processes: dict[int, int] = {}  # of the guardians -> position
-        self._unguarded: set[int] = set()  # members whose guardians were killed, and whose supervisors live
+        # Members whose guardians were killed and whose supervisors live, or whose end could not be read.
+        self._unguarded: set[int] = set()
         self._started_at: float | None = None
         self._grace: float | None = None  # once the sweep is to end
         self._told: set[int] = set()
@@ -64,7 +65,7 @@ class Coordinator:
     def _read_members(self) -> None:
         for position in range(self._plan.members):
             status = self._status_of(position)
-            if status.finished:
+            if status is not None and status.finished:
                 self._order.ended(position, status)
 
     # --- what happens ---
@@ -82,15 +83,25 @@ class Coordinator:
             if word == RUNNING:
                 self._order.runs(int(rest))
                 self._started_at = self._started_at or time.time()
-            elif word == MEMBER and self._status_of(int(rest)).finished:
-                self._note_end(int(rest))
+            elif word == MEMBER:
+                self._note_message(int(rest))
             elif word == "stop":
-                self._grace = float(rest)
+                self._stop_within(float(rest))
             elif word == WAKE:
                 self._next_look = 0.0
         if self._control.signalled:
             self._grace = DEFAULT_GRACE if self._grace is None else self._grace
         self._reap()
+
+    def _note_message(self, position: int) -> None:
+        status = self._status_of(position)
+        if status is None or status.finished:
+            self._note_end(position)
+
+    def _stop_within(self, grace: float) -> None:
+        """End the sweep; who wants it sooner than another one did is heard by each member too."""
+        if self._grace is None or grace < self._grace:
+            self._grace, self._told = grace, set()
 
     def _reap(self) -> None:
         while self._processes or self._unguarded:
@@ -114,9 +125,9 @@ class Coordinator:
     def _note_end(self, position: int) -> None:
         """A member has ended, or has lost its guardian."""
         status = self._status_of(position)
-        if status.finished:
+        if status is not None and status.finished:
             self._order.ended(position, status)
-        elif self._liveness_of(position) is Liveness.ALIVE:
+        elif status is None or self._liveness_of(position) is Liveness.ALIVE:
             self._unguarded.add(position)
         else:
             self._order.ended(position, JobStatus.FAILED)  # it reads lost
@@ -141,6 +152,9 @@ class Coordinator:
     def _start_members(self) -> None:
         while (position := self._order.next_to_start()) is not None:
             status = self._status_of(position)
+            if status is None:  # later, then
+                self._order.put_back(position)
+                return
             if status.finished:  # it was stopped before its turn came
                 self._order.ended(position, status)
                 continue
@@ -175,7 +189,7 @@ class Coordinator:
         started = self._order.started
         for position in self._order.unfinished:
             if position not in started and settle_unstarted(self._record_of(position)):
-                self._order.ended(position, self._status_of(position))
+                self._note_message(position)
         for position in started - self._told:
             if post_to_supervisor(self._record_of(position), f"stop {grace}"):
                 self._told.add(position)
@@ -183,8 +197,14 @@ class Coordinator:
     def _record_of(self, position: int) -> str:
         return os.path.join(self._record, CHILDREN, str(position))
 
-    def _status_of(self, position: int) -> JobStatus:
-        written = read_json(os.path.join(self._record_of(position), STATUS)) or {}
+    def _status_of(self, position: int) -> JobStatus | None:
+        """Return the status of a member, "failed" where it is damaged; None where it cannot be read now."""
+        try:
+            written = load_json(os.path.join(self._record_of(position), STATUS)) or {}
+        except (FileNotFoundError, NotADirectoryError):  # it was removed
+            return JobStatus.FAILED
+        except OSError:
+            return None
         status = written.get("status")
         return JobStatus(status) if status in tuple(JobStatus) else JobStatus.FAILED
 
