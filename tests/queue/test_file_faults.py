@@ -1,6 +1,7 @@
 """What once stopped a FileQueue, or made it answer wrongly: poison, damage, clocks, lost answers."""
 
 import errno
+import functools
 import itertools
 import os
 import pickle
@@ -15,6 +16,7 @@ import pytest
 
 from fray import FrayError, LeaseExpiredError, SpecError, UnsupportedError
 from fray.queue import FileQueue, UnreadableItem, open_queue
+from fray.testing.interrupting import struck
 from fray.testing.queue import ManualClock
 from fray_queue.testing import file_queue, queue_command
 
@@ -228,6 +230,33 @@ def test_a_pop_that_is_interrupted_while_it_fetches_costs_no_attempt(
         clock.advance(5)
         assert [(lease.item, lease.attempt) for lease in queue.pop_many(3)] == [(0, 1), (1, 1), (2, 1)]
         assert queue.dead_letters() == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a generator that ends
+@pytest.mark.parametrize("call", ["pop", "done", "release"])
+def test_a_client_works_on_after_an_interrupt(tmp_path: Path, clock: ManualClock, call: str) -> None:
+    """What it believes of the queue is as it was, or as it is, wherever the interrupt came."""
+    for point in itertools.count(1):
+        with FileQueue[int](tmp_path / f"{point}", clock=clock, fsync=False) as queue:
+            queue.push_many(range(3))
+            held = queue.pop()
+            assert held is not None
+            act = queue.pop if call == "pop" else functools.partial(getattr(queue, call), held)
+            try:
+                struck(act, point, "fray_queue._file.listing")
+                ended = True
+            except KeyboardInterrupt:
+                ended = False
+            found = set()
+            for _ in range(3):
+                while (lease := queue.pop()) is not None:
+                    found.add(lease.item)
+                    queue.done(lease)
+                clock.advance(100)
+            assert found | {0} == {0, 1, 2}
+            assert queue.size() == 0
+        if ended:
+            return
 
 
 def test_a_settling_that_failed_can_be_repeated_at_once(

@@ -14,6 +14,7 @@ from pools import Pools
 
 from fray import WrongProcessError
 from fray.queue import Lease, Queue, open_queue
+from fray.testing.interrupting import struck
 from fray.testing.queue import MakeQueue, ManualClock, QueueContract, check_queue_machine
 from fray_queue import MemoryQueue
 
@@ -65,6 +66,55 @@ def test_each_of_many_waiting_pops_gets_its_item() -> None:
     for thread in threads:
         thread.join(10)
     assert sorted(lease.item for lease in found) == list(range(20))
+
+
+# --- interrupts ---
+
+
+OPERATIONS: dict[str, Callable[[MemoryQueue[str], ManualClock, Lease[str]], Any]] = {
+    "push": lambda queue, clock, held: queue.push("new", key="new", delay=1.0),
+    "pop": lambda queue, clock, held: queue.pop(10),
+    "pop_many": lambda queue, clock, held: queue.pop_many(2, 10),
+    "release": lambda queue, clock, held: (queue.release(held), queue.release(queue.pop(10))),  # type: ignore[arg-type]
+    "give_back": lambda queue, clock, held: queue.give_back([held]),
+    "extend": lambda queue, clock, held: queue.extend(held, 5),
+    "expiry": lambda queue, clock, held: (clock.advance(20), queue.pop(10), clock.advance(20), queue.peek()),
+    "done": lambda queue, clock, held: queue.done(held),
+    "requeue_dead": lambda queue, clock, held: queue.requeue_dead(),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_interrupt_loses_no_item(name: str) -> None:
+    """Ctrl-C in a notebook comes between any two steps of a call."""
+    for point in itertools.count(1):
+        clock = ManualClock()
+        queue: MemoryQueue[str] = MemoryQueue(max_attempts=2, clock=clock)
+        queue.push("dead")
+        for _ in range(2):
+            queue.release(queue.pop(10))  # type: ignore[arg-type]
+        queue.push("keyed", key="k")
+        queue.push("plain")
+        held = queue.pop(10)
+        assert held is not None
+        try:
+            struck(lambda: OPERATIONS[name](queue, clock, held), point, "fray_queue._memory")  # noqa: B023
+            ended = True
+        except KeyboardInterrupt:
+            ended = False
+        found = []
+        for _ in range(3):
+            clock.advance(100)
+            queue.requeue_dead()
+            while (lease := queue.pop(10)) is not None:
+                found.append(lease.item)
+                queue.done(lease)
+        assert set(found) - {"new"} | ({"keyed"} if name == "done" else set()) == {"dead", "keyed", "plain"}
+        assert len(found) == len(set(found))
+        assert (queue.size(), queue.pending(), queue.dead_letters()) == (0, 0, [])
+        if ended:
+            assert point > 5
+            return
 
 
 def test_a_million_finished_items_leave_nothing_behind() -> None:

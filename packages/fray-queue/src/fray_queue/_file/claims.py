@@ -60,11 +60,21 @@ class Claims(Survey):
                 refreshed = True
             elif spot is None:
                 return []
-            elif spot.address.count:
-                if claims := self._claim_batch(spot, n, lease_timeout, begun):
-                    return claims
-            elif claim := self._claim(spot, lease_timeout, begun):
-                return [claim]
+            elif claims := self._try(spot, n, lease_timeout, begun):
+                return claims
+
+    def _try(self, spot: Spot, n: int, lease_timeout: float, begun: list[Claim]) -> list[Claim]:
+        if spot.address.count:
+            return self._claim_batch(spot, n, lease_timeout, begun)
+        try:
+            claim = self._claim(spot, lease_timeout, begun)
+        except Exception:  # the calls that follow try others first
+            raise
+        except BaseException:  # an interrupt, of which the item knows nothing
+            with self._lock:
+                self._listing.put_back(spot)
+            raise
+        return [] if claim is None else [claim]
 
     def _next(self, *, look_now: bool) -> Spot | None:
         found = self._listing.find(self._clock, look_now=look_now)

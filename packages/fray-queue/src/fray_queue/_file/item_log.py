@@ -247,13 +247,11 @@ class ItemLog:
 
     def _append(self, address: ItemAddress, number: int, record: Record) -> bool:
         path = address.record(number)
-        won = self._is_first(path, record)
-        if won:
-            try:
-                won = self._create(path, record.encode())
-            except BaseException:
-                self._forget_path(path, record)
-                raise
+        try:
+            won = self._is_first(path, record) and self._create(path, record.encode())
+        except BaseException:
+            self._forget_path(path, record)
+            raise
         if won:
             self._took_from(address)
             self._note(address, number, record)

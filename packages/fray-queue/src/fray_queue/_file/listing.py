@@ -5,6 +5,7 @@ claim itself is decided by the store. Unknown histories of items that others lea
 late (most are finished by then), or at once when there is nothing else to take.
 """
 
+import contextlib
 import math
 import random
 from bisect import insort
@@ -45,7 +46,11 @@ class Spot:
 
 
 class View:
-    """One bucket as it was last listed."""
+    """One bucket as it was last listed.
+
+    `_order` has each item of `spots`. After an interrupt (Ctrl-C), which comes between any two steps, it may
+    have others, or one twice.
+    """
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
@@ -65,7 +70,8 @@ class View:
     def forget(self, item: str) -> None:
         """Believe that an item is gone."""
         if self.spots.pop(item, None) is not None:
-            self._order.remove(item)
+            with contextlib.suppress(ValueError):
+                self._order.remove(item)
 
     def ready(self, now: float, most: int) -> list[Spot]:
         """Return up to `most` items that are worth a try, the oldest first."""
@@ -73,8 +79,8 @@ class View:
             return []
         found: list[Spot] = []
         for item in self._order:
-            spot = self.spots[item]
-            if spot.ready_at <= now:
+            spot = self.spots.get(item)
+            if spot is not None and spot.ready_at <= now:
                 found.append(spot)
                 if len(found) == most:
                     return found
@@ -210,6 +216,13 @@ class Listing:
         view = self._views.get(address.bucket)
         if view is not None:
             view.note(Spot(address, number, None, now + FRESH_FOR))
+
+    def put_back(self, spot: Spot) -> None:
+        """Hide an item that `find` returned no longer, unless more is known of it by now."""
+        view = self._views.get(spot.address.bucket)
+        known = None if view is None else view.spots.get(spot.address.item)
+        if view is not None and known is not None and known.number == spot.number:
+            view.note(spot)
 
     def forget(self, address: ItemAddress) -> None:
         """Believe that an item is gone."""

@@ -259,10 +259,11 @@ class Line(Generic[T]):
 
     def requeue(self, item_ids: Iterable[str] | None, now: float) -> int:
         """Put the dead (all, or those of these ids) back at their old places with a fresh count."""
-        entries = self._pop_dead(item_ids, now)
+        entries = self._find_dead(item_ids, now)
         for entry in entries:
             entry.state = FRESH
             self._live[entry.item_id] = entry
+            del self.dead[entry.item_id]
             self.replies.forget(entry.item_id)
             self._return(entry)
         return len(entries)
@@ -279,12 +280,43 @@ class Line(Generic[T]):
 
     def purge_dead(self, item_ids: Iterable[str] | None, now: float) -> int:
         """Remove the dead (all, or those of these ids); return how many."""
-        entries = self._pop_dead(item_ids, now)
+        entries = self._find_dead(item_ids, now)
         for entry in entries:
             entry.phase = GONE
+            del self.dead[entry.item_id]
         return len(entries)
 
     # --- the moves ---
+
+    def __enter__(self) -> None:
+        """Begin an operation that an interrupt (Ctrl-C in a notebook) may cut off between any two steps."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            self.failed(error)
+
+    def failed(self, error: BaseException) -> None:
+        """After an interrupt derive everything from the states of the items: one may be half moved."""
+        if isinstance(error, Exception):
+            return
+        entries = list(self._live.values())
+        self._line, self._returned, self._timers = deque(), [], []
+        self._keys, self._waiting, self._dated = {}, 0, 0
+        for entry in entries:
+            if entry.state.dead:
+                self._bury(entry)
+                continue
+            if entry.extra is not None and entry.extra.key is not None:
+                self._keys[entry.extra.key] = entry
+            if entry.state.until:
+                self._hold(entry, entry.state)
+            else:
+                self._return(entry)
+        for entry in self.dead.values():
+            if entry.extra is not None:
+                entry.extra.key = None
+        self._graves = [(each.place, each) for each in self.dead.values()]
+        heapify(self._graves)
 
     def _find(self, item_id: str, lease_id: str) -> Entry[T]:
         entry = self._live.get(item_id)
@@ -320,8 +352,7 @@ class Line(Generic[T]):
             self._return(entry)
 
     def _mark_dead(self, entry: Entry[T], now: float, failure: BaseException | None) -> None:
-        entry.phase = DEAD
-        self.dead[entry.item_id] = self._live.pop(entry.item_id)
+        self._bury(entry)
         self._forget_key(entry)
         if failure is not None:
             self._answer(entry, Reply(entry.item_id, "error", failure, packed=False), now)
@@ -338,6 +369,12 @@ class Line(Generic[T]):
                 del self.dead[oldest.item_id]
                 oldest.phase = GONE
                 self.dead_dropped += 1
+
+    def _bury(self, entry: Entry[T]) -> None:
+        # Never in neither: no call, after which an interrupt could come, is between the two.
+        self.dead[entry.item_id] = entry
+        entry.phase = DEAD
+        del self._live[entry.item_id]
 
     def _answer(self, entry: Entry[T], reply: Reply, now: float) -> None:
         extra = entry.extra
@@ -384,10 +421,10 @@ class Line(Generic[T]):
             self._leave(entry)
         entry.phase = GONE
 
-    def _pop_dead(self, item_ids: Iterable[str] | None, now: float) -> list[Entry[T]]:
+    def _find_dead(self, item_ids: Iterable[str] | None, now: float) -> list[Entry[T]]:
         self._advance(now)
         wanted = list(self.dead) if item_ids is None else list(dict.fromkeys(item_ids))
-        return [self.dead.pop(item_id) for item_id in wanted if item_id in self.dead]
+        return [self.dead[item_id] for item_id in wanted if item_id in self.dead]
 
     def _pull(self) -> Entry[T] | None:
         """Take the first entry in line, and drop what stands before it and does not wait any more."""

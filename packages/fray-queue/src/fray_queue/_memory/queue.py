@@ -81,9 +81,9 @@ class MemoryQueue(QueueBase[T]):
         self._max_size = max_size
         self._waiters: dict[str, list[threading.Event]] = {}  # of the calls that wait for answers, by item
         # When each call that sleeps looks again by itself: by what it waits for.
-        self._sleepers: list[float] = []
-        self._room_waiters: list[float] = []
-        self._askers: list[float] = []
+        self._sleepers: dict[object, float] = {}
+        self._room_waiters: dict[object, float] = {}
+        self._askers: dict[object, float] = {}
         self._line: Line[T] = Line(max_attempts, max_dead, Replies(self._tell))
         self._clock = clock
         self._tag = uuid.uuid4().hex[:8]  # so that a lease of another queue is never taken for one of ours
@@ -155,9 +155,13 @@ class MemoryQueue(QueueBase[T]):
             if self._lock.locked():
                 self._keep_out_of_line()
             with self._lock:
-                self._line.done(lease.item_id, lease.lease_id, self._clock())
-                if self._room_waiters:
-                    self._room.notify_all()
+                try:
+                    self._line.done(lease.item_id, lease.lease_id, self._clock())
+                    if self._room_waiters:
+                        self._room.notify_all()
+                except BaseException as error:  # as `with self._line` does, which takes a tenth of a call
+                    self._line.failed(error)
+                    raise
 
     def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
         if self._max_size is not None or not options.is_plain:
@@ -172,7 +176,7 @@ class MemoryQueue(QueueBase[T]):
     def _store_with(self, items: list[T], options: PushOptions) -> list[str]:
         if self._lock.locked():
             self._keep_out_of_line()
-        with self._lock:
+        with self._lock, self._line:
             self._sort_in()
             if self._max_size is not None:
                 self._await_room(len(items), options)
@@ -206,7 +210,7 @@ class MemoryQueue(QueueBase[T]):
             self._sort_in()
 
     @contextlib.contextmanager
-    def _asleep(self, sleepers: list[float], longest: float) -> Iterator[float]:
+    def _asleep(self, sleepers: dict[object, float], longest: float) -> Iterator[float]:
         """Give the seconds that a call may sleep, until something changes by itself; the caller has the lock.
 
         Args:
@@ -214,11 +218,12 @@ class MemoryQueue(QueueBase[T]):
         """
         now, change = self._clock(), self._line.next_change()
         at = now + longest if change is None else min(now + longest, change)
-        sleepers.append(at)
+        call = object()
         try:
+            sleepers[call] = at
             yield max(0.0, min(at - now, threading.TIMEOUT_MAX))
         finally:
-            sleepers.remove(at)
+            sleepers.pop(call, None)
             if sleepers:  # it may have been the only one that knew of the change, and may not sleep again
                 self._have_one_look()
 
@@ -230,11 +235,11 @@ class MemoryQueue(QueueBase[T]):
         change = self._line.next_change()
         if change is None:
             return
-        if self._sleepers and change < min(self._sleepers):
+        if self._sleepers and change < min(self._sleepers.values()):
             self._arrival.notify()
-        if self._room_waiters and change < min(self._room_waiters):
+        if self._room_waiters and change < min(self._room_waiters.values()):
             self._room.notify()
-        if self._askers and change < min(self._askers):
+        if self._askers and change < min(self._askers.values()):
             for waiters in self._waiters.values():
                 waiters[0].set()
                 break
@@ -261,7 +266,7 @@ class MemoryQueue(QueueBase[T]):
     def _announce(self, count: int) -> None:
         if self._lock.locked():
             self._keep_out_of_line()
-        with self._lock:
+        with self._lock, self._line:
             self._sort_in()
             self._arrival.notify(count)
 
@@ -280,11 +285,15 @@ class MemoryQueue(QueueBase[T]):
         if self._lock.locked():
             self._keep_out_of_line()
         with self._lock:
-            if self._inbox:
-                self._sort_in()
-            entry = self._line.take(lease_timeout, self._clock())
-            if self._sleepers or self._room_waiters or self._askers:
-                self._have_one_look()
+            try:
+                if self._inbox:
+                    self._sort_in()
+                entry = self._line.take(lease_timeout, self._clock())
+                if self._sleepers or self._room_waiters or self._askers:
+                    self._have_one_look()
+            except BaseException as error:
+                self._line.failed(error)
+                raise
         if entry is not None:
             return _lease(entry)
         return next(iter(self.pop_many(1, lease_timeout, wait=wait)), None) if wait else None
@@ -294,17 +303,21 @@ class MemoryQueue(QueueBase[T]):
         check_count("n", n, 1)
         check_seconds("lease_timeout", lease_timeout)
         end = time.monotonic() + check_seconds("wait", wait, zero=True)
-        with self._lock:
+        with self._lock, self._line:
             woken = True
-            while True:
-                leases = self._take(n, lease_timeout)
-                if not woken:  # what came back by itself notified nobody
-                    self._arrival.notify(self._line.pending(self._clock()))
-                left = end - time.monotonic()
-                if leases or left <= 0:
-                    self._have_one_look()
-                    return leases
-                woken = self._sleep(left)
+            try:
+                while True:
+                    leases = self._take(n, lease_timeout)
+                    if not woken:  # what came back by itself notified nobody
+                        self._arrival.notify(self._line.pending(self._clock()))
+                    left = end - time.monotonic()
+                    if leases or left <= 0:
+                        self._have_one_look()
+                        return leases
+                    woken = self._sleep(left)
+            except BaseException:  # an interrupt may have taken a notification with it
+                self._arrival.notify()
+                raise
 
     def _take(self, n: int, lease_timeout: float) -> list[Lease[T]]:
         self._sort_in()
@@ -324,7 +337,7 @@ class MemoryQueue(QueueBase[T]):
         lost = []
         for lease, answer in zip(leases, answers, strict=True):
             try:
-                with self._lock:
+                with self._lock, self._line:
                     self._line.done(lease.item_id, lease.lease_id, self._clock(), answer)
                     if self._room_waiters:
                         self._room.notify_all()
@@ -338,7 +351,7 @@ class MemoryQueue(QueueBase[T]):
         check_seconds("delay", delay, zero=True)
         check_error(error)
         text = None if error is None else describe(error)
-        with self._lock:
+        with self._lock, self._line:
             self._line.release(lease.item_id, lease.lease_id, delay, self._clock(), text, error)
             self._arrival.notify()
             self._room.notify_all()
@@ -347,7 +360,7 @@ class MemoryQueue(QueueBase[T]):
     def give_back(self, leases: Iterable[Lease[T]]) -> None:
         """Give back items that were not worked on; see `QueueBase.give_back`."""
         leases = [check_lease(lease) for lease in leases]
-        with self._lock:
+        with self._lock, self._line:
             now = self._clock()
             for lease in leases:
                 with contextlib.suppress(LeaseExpiredError):
@@ -358,27 +371,27 @@ class MemoryQueue(QueueBase[T]):
         """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
         check_lease(lease)
         check_seconds("lease_timeout", lease_timeout)
-        with self._lock:
+        with self._lock, self._line:
             entry = self._line.extend(lease.item_id, lease.lease_id, lease_timeout, self._clock())
             self._have_one_look()
             return _lease(entry)
 
     def peek(self) -> T | None:
         """Return the item that a pop would take now; see `Queue.peek`."""
-        with self._lock:
+        with self._lock, self._line:
             self._sort_in()
             entry = self._line.peek(self._clock())
             return None if entry is None else entry.item
 
     def size(self) -> int:
         """Count what waits, is delayed or is leased."""
-        with self._lock:
+        with self._lock, self._line:
             self._sort_in()
             return self._line.size(self._clock())
 
     def oldest_seconds(self) -> float | None:
         """Return the age of the oldest item that waits, is delayed or is leased; None where there is none."""
-        with self._lock:
+        with self._lock, self._line:
             self._sort_in()
             now = self._clock()
             pushed_at = self._line.oldest(now)
@@ -386,13 +399,13 @@ class MemoryQueue(QueueBase[T]):
 
     def pending(self) -> int:
         """Count what a pop could take now."""
-        with self._lock:
+        with self._lock, self._line:
             self._sort_in()
             return self._line.pending(self._clock())
 
     def dead_letters(self) -> list[DeadLetter[T]]:
         """List the items that were given up."""
-        with self._lock:
+        with self._lock, self._line:
             return [
                 DeadLetter(
                     entry.item,
@@ -406,26 +419,26 @@ class MemoryQueue(QueueBase[T]):
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
-        with self._lock:
+        with self._lock, self._line:
             count = self._line.requeue(item_ids, self._clock())
             self._arrival.notify(count)
             return count
 
     def purge(self) -> int:
         """Remove every item that is not a dead letter, leased ones too; return how many."""
-        with self._lock:
+        with self._lock, self._line:
             self._sort_in()
             self._room.notify_all()
             return self._line.purge()
 
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
-        with self._lock:
+        with self._lock, self._line:
             return self._line.purge_dead(item_ids, self._clock())
 
     def dead_dropped(self) -> int:
         """Count the dead letters that were dropped because there were more than `max_dead`."""
-        with self._lock:
+        with self._lock, self._line:
             self._line.size(self._clock())
             return self._line.dead_dropped
 
@@ -436,7 +449,7 @@ class MemoryQueue(QueueBase[T]):
         end = time.monotonic() + check_seconds("wait", wait, zero=True)
         answered = threading.Event()
         ids = list(map(str, item_ids))
-        with self._lock, self._watching(ids, answered):
+        with self._lock, self._line, self._watching(ids, answered):
             while True:
                 self._sort_in()
                 now = self._clock()
