@@ -18,7 +18,7 @@ from fray import FrayError, LeaseExpiredError, SpecError, UnsupportedError
 from fray.queue import FileQueue, UnreadableItem, open_queue
 from fray.testing.interrupting import struck
 from fray.testing.queue import ManualClock
-from fray_queue.testing import file_queue, queue_command
+from fray_queue.testing import FsspecStore, file_queue, queue_command
 
 
 @pytest.fixture
@@ -422,6 +422,28 @@ def test_an_answer_to_link_that_is_lost_is_no_error(
     queue.done(lease)
     assert len(lost) > 4
     assert queue.size() == 0
+
+
+def test_a_push_whose_answer_is_lost_until_its_item_is_finished_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"memory://{tmp_path.name}/q"
+    with FileQueue[str](url) as queue, FileQueue[str](url) as worker:
+        queue.push("first")
+        real = FsspecStore.create
+
+        def create(store: FsspecStore, path: str, data: bytes) -> bool:
+            """The repeated request finds the item, which is finished and removed before it is read."""
+            made = real(store, path, data)
+            if store is queue._store and path.endswith("0001"):
+                worker.done_many(worker.pop_many(2))
+                worker.close()
+                return False
+            return made
+
+        monkeypatch.setattr(FsspecStore, "create", create)
+        queue.push("second")
+        assert queue.size() == 0
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])

@@ -442,6 +442,7 @@ def test_a_removed_file_is_an_error_and_no_silent_new_queue(tmp_path: Path) -> N
     for call in (lambda: queue.push("lost"), queue.size, queue.pop):
         with pytest.raises(QueueUnavailableError, match="removed or replaced"):
             call()
+    assert not queue.exists()
     queue.close()
     assert queue.size() == 0  # opened anew, on purpose
     queue.close()

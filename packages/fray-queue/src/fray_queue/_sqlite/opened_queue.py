@@ -146,10 +146,10 @@ class OpenedQueue:
     def exists(self) -> bool:
         """Return whether the file has the queue; makes neither."""
         self._check_usable()
-        if self._commits is not None:  # another program may have removed it meanwhile
-            return self._use(lambda commits: commits.look(lambda store: self._name in store.names()))
         if not Path(self._path).exists():
             return False
+        if self._commits is not None:  # another program may have removed it meanwhile
+            return self._use(lambda commits: commits.look(lambda store: self._name in store.names()))
         with self.opening:
             store = QueueStore(StoreFile(self._path, self._lease_clock(), timeout=self._timeout), shared=True)
             try:

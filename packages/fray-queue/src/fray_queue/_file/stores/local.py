@@ -225,8 +225,8 @@ def _is_link_of(temporary: str, path: str) -> bool:
     """Return whether two names are of one file."""
     try:
         return os.path.samefile(temporary, path)  # noqa: PTH121
-    except FileNotFoundError:
-        return False
+    except FileNotFoundError:  # the item is finished already; or somebody removed the temporary file
+        return os.path.exists(temporary)  # noqa: PTH110
 
 
 def _folder(path: str) -> str:
