@@ -13,14 +13,14 @@ def take_readable(
     take: Callable[[], list[Lease[bytes]]],
     *,
     set_aside: Callable[[Lease[bytes], str], None],
-    give_back: Callable[[Lease[bytes]], object],
+    give_back: Callable[[Sequence[Lease[Any]]], object],
 ) -> list[Lease[Any]]:
     """Take items until there is one that can be unpickled here, or none at all.
 
     Args:
         take: Leases items; an empty list when none wait.
         set_aside: Is called with a lease whose item cannot be unpickled, and the error's text.
-        give_back: Releases a lease, when the taker is interrupted before it could have it.
+        give_back: Gives leases back, when the taker is interrupted before it could have them.
     """
     while True:
         taken = take()
@@ -32,7 +32,7 @@ def take_readable(
 def _readable(
     taken: Sequence[Lease[bytes]],
     set_aside: Callable[[Lease[bytes], str], None],
-    give_back: Callable[[Lease[bytes]], object],
+    give_back: Callable[[Sequence[Lease[Any]]], object],
 ) -> list[Lease[Any]]:
     found: list[Lease[Any]] = []
     left = list(taken)
@@ -46,9 +46,8 @@ def _readable(
                 found.append(read)
             del left[0]
     except BaseException:  # an interrupt: nobody will get what is in hand
-        for lease in [*left, *found]:
-            with contextlib.suppress(FrayError, OSError):
-                give_back(lease)
+        with contextlib.suppress(FrayError, OSError):  # else their leases run out by themselves
+            give_back([*left, *found])
         raise
     return found
 

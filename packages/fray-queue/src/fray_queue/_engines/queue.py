@@ -247,9 +247,7 @@ class EngineQueue(QueueBase[T]):
             return taken
 
         while True:
-            leases: list[Lease[T]] = take_readable(
-                take, set_aside=self._set_aside, give_back=lambda lease: self.give_back([lease])
-            )
+            leases: list[Lease[T]] = take_readable(take, set_aside=self._set_aside, give_back=self.give_back)
             left = end - time.monotonic()
             if leases or left <= 0:
                 return leases

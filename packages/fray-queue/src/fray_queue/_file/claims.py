@@ -12,7 +12,7 @@ from typing import Any
 
 from fray import FrayError, LeaseExpiredError
 from fray.backend import lease_machine
-from fray.queue import Attempt
+from fray.queue import Attempt, Lease
 from fray_queue._errors import DamagedError
 from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Spot
@@ -181,9 +181,11 @@ class Claims(Survey):
         kind = DEAD if dead else RELEASE
         return Record(kind, new_nonce(), now, until, held.attempt, attempts, held.extended)
 
-    def give_back(self, lease_id: str) -> None:
-        """Undo a lease whose item its taker did not get; its attempt does not count."""
-        self._settle(lease_id, self._not_begun)
+    def give_back(self, leases: Sequence[Lease[Any]]) -> None:
+        """Undo leases whose items their taker did not get; these attempts do not count."""
+        for lease in leases:
+            with contextlib.suppress(FrayError, OSError):  # else it runs out by itself
+                self._settle(lease.lease_id, self._not_begun)
 
     def undo(self, begun: Sequence[Claim]) -> None:
         """Give back, as far as the store lets it, what a call claimed that was interrupted."""

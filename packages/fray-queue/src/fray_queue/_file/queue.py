@@ -233,7 +233,7 @@ class FileQueue(QueueBase[T]):
             leases = take_readable(
                 lambda: self._claim_many(n, lease_timeout),
                 set_aside=self._set_aside,
-                give_back=lambda lease: self._claims.give_back(lease.lease_id),
+                give_back=self._claims.give_back,
             )
             left = end - time.monotonic()
             if leases or left <= 0:

@@ -171,14 +171,8 @@ class SqliteQueue(QueueBase[T]):
         check_seconds("wait", wait, zero=True)
 
         def look() -> list[Lease[T]] | None:
-            return (
-                take_readable(
-                    partial(self._take, n, lease_timeout),
-                    set_aside=self._set_aside,
-                    give_back=lambda lease: self.give_back([lease]),
-                )
-                or None
-            )
+            take = partial(self._take, n, lease_timeout)
+            return take_readable(take, set_aside=self._set_aside, give_back=self.give_back) or None
 
         return self._opened.poll(look, wait) or []
 
