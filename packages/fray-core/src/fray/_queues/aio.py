@@ -181,20 +181,25 @@ class AsyncQueue(Generic[T]):
     def _submit(self, call: Callable[..., R], *args: Any, **options: Any) -> "Future[R]":
         return self._threads.submit(functools.partial(call, *args, **options))
 
-    @contextlib.asynccontextmanager
-    async def _turn(self, end: float) -> AsyncIterator[None]:
+    def _turn(self, end: float) -> contextlib.AbstractAsyncContextManager[None]:
         """Be the one that waits, of those in this loop; from `end` on it may be none."""
         lock = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        try:
-            async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                await lock.acquire()
-        except TimeoutError:
-            yield
-            return
-        try:
-            yield
-        finally:
-            lock.release()
+        return held_within(lock, end - time.monotonic())
+
+
+@contextlib.asynccontextmanager
+async def held_within(lock: asyncio.Lock, seconds: float) -> AsyncIterator[None]:
+    """Hold a lock; where others have it for longer than so many seconds, nothing."""
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await lock.acquire()
+    except TimeoutError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class PollingAsyncQueue(AsyncQueue[T]):

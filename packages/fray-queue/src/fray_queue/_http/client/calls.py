@@ -115,7 +115,7 @@ class Calls:
                 if not error.ever or time.monotonic() >= end:
                     raise QueueFullError(str(error)) from None
                 count = error.count
-            async with self._connections.network.turn("room", max(0.0, end - time.monotonic())):
+            async with self._connections.network.turn("room", end - time.monotonic()):
                 wait = max(0.0, min(end - time.monotonic(), _LONGEST_POLL))
                 await self._send("room", _dump({"count": count, "wait": wait}), _JSON, wait)
 

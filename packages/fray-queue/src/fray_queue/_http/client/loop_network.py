@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
 
 from httptools import HttpParserError
 
 from fray import FrayError
+from fray.backend import held_within
 from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.network import LAST_WORDS, Socket
 from fray_queue._http.client.socket import NO_ANSWER, PIECE, Answer
@@ -71,20 +72,9 @@ class LoopNetwork:
         """Hold one of so many, so that a thousand coroutines do not open a thousand sockets."""
         return nullcontext() if waits else self._slots
 
-    @contextlib.asynccontextmanager
-    async def turn(self, what: str, seconds: float) -> AsyncIterator[None]:
+    def turn(self, what: str, seconds: float) -> AbstractAsyncContextManager[Any]:
         """Let one coroutine wait at the server for a thing; the others wait for that one, for so long."""
-        lock = self._turns.setdefault(what, asyncio.Lock())
-        try:
-            async with asyncio.timeout(seconds):
-                await lock.acquire()
-        except TimeoutError:
-            yield
-            return
-        try:
-            yield
-        finally:
-            lock.release()
+        return held_within(self._turns.setdefault(what, asyncio.Lock()), seconds)
 
     async def last_words(self, call: Coroutine[Any, Any, None]) -> None:
         """Send it in a task: what runs is being cancelled, and may be once more."""
