@@ -7,8 +7,10 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from cutting_proxy import CuttingProxy
@@ -23,6 +25,7 @@ from engine_servers import (
 from live_objects import count_of
 from program_ends import SERVES_AFTER_ITS_END, printed
 from queue_processes import wait_until
+from queue_proxy import SwallowingProxy
 
 from fray import LeaseExpiredError, QueueUnavailableError, SpecError, UnsupportedError
 from fray.queue import open_queue
@@ -208,6 +211,37 @@ def test_a_request_that_comes_again_through_another_server_is_done_once(
         late = call(second, f"/queues/{name}/pop", {"n": 3}, Fray_Request="abc/1")
         assert late[0] == 409
         assert own.pending() == 3
+
+
+class FailingOver(SwallowingProxy):
+    """Loses the answer to a removal, and leads to another server from then on."""
+
+    def __init__(self, url: str, other: str) -> None:
+        super().__init__(url)
+        self._other = urlsplit(other)
+        self.swallow_every, self.swallow_only = 1, ("DELETE",)
+
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        super().handle(request)
+        if self.swallowed:
+            self._target, self.swallow_every = self._other, 0
+
+
+def test_a_removal_that_comes_again_through_another_server_is_done(
+    engine: Any, served: HttpQueueServer
+) -> None:
+    name = fresh_name()
+    direct(engine, name).close()
+    with (
+        HttpQueueServer(engine=engine.url) as other,
+        FailingOver(served.url, other.url) as proxy,
+        HttpQueue[str](proxy.url, name) as queue,
+    ):
+        queue.delete()
+        assert proxy.swallowed == 1
+        assert not queue.exists()
+        with pytest.raises(QueueNotFoundError):
+            queue.delete()
 
 
 def test_a_repeated_pop_shows_what_is_still_leased(engine: Any, served: HttpQueueServer) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from fray import FrayError, QueueUnavailableError
 from fray.backend import retry_delays
+from fray_queue._errors import QueueNotFoundError
 from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.errors import error_of
 from fray_queue._http.client.network import Network, Socket
@@ -101,6 +102,8 @@ class Connections:
                 if status < 300:  # a redirection is followed by nobody
                     return answer
                 problem = error_of(status, answer)
+                if end is not None and request.method == "DELETE" and isinstance(problem, QueueNotFoundError):
+                    return b"{}"  # it was done, by a server whose answer was lost and which another replaced
                 if not isinstance(problem, QueueUnavailableError):
                     raise problem
             except NO_ANSWER as error:
