@@ -347,3 +347,13 @@ def test_a_job_that_was_requeued_is_stopped_though_nobody_can_be_asked(
         recorded.says("squeue", "77|CANCELLED by 1|1:00|None\n")
         stopped.result(20)
     assert cluster.poll(job_id).status is JobStatus.STOPPED
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"variables": {}}'])
+def test_a_job_is_seen_though_what_was_noted_of_its_allocation_cannot_be_read(
+    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path, text: str
+) -> None:
+    job_id = launch(cluster, program("pass"))
+    (tmp_path / "records" / job_id / "slurm" / "allocation.json").write_text(text)
+    recorded.says("squeue", "77|TIMEOUT|1:00|None\n")
+    assert polled(cluster, job_id).status is JobStatus.FAILED

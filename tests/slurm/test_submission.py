@@ -149,3 +149,27 @@ def test_what_slurm_has_taken_and_could_not_be_noted_is_cancelled(
         cluster.launch_many([request] * 2) if what == "sweep" else cluster.launch(request)
     assert recorded.calls("scancel") == ["scancel 78"]
     assert [info.name for info in cluster.list_jobs()] == ["first"]
+
+
+@pytest.mark.parametrize("what", ["job", "sweep"])
+def test_a_job_of_another_slurm_that_has_the_same_folder_is_neither_lost_nor_settled(
+    recorded: RecordedSlurm, tmp_path: Path, what: str
+) -> None:
+    """As where login nodes of several clusters have one home folder."""
+    spec = f"slurm?root={tmp_path}/records&poll_interval=0.05"
+    recorded.says("scontrol", "ClusterName             = here\n")
+    here, request = create_cluster(spec), JobRequest("job", program("pass"))
+    job_id = here.launch_many([request] * 2) if what == "sweep" else here.launch(request)
+    shown = f"{job_id}/0" if what == "sweep" else job_id
+    recorded.says("scontrol", "ClusterName             = there\n")
+    there = create_cluster(spec)
+    assert "in the queue of the Slurm cluster 'here'" in str(there.poll(shown).pending_reason)
+    time.sleep(1)  # after which Slurm, if it does not have a job, has lost it
+    assert there.poll(job_id).status is JobStatus.PENDING
+    assert there.prune().jobs == ()
+    recorded.says("squeue", "77|PENDING|1:00|Priority\n77_0|PENDING|1:00|Priority\n")
+    until(lambda: "higher priority" in str(here.poll(shown).pending_reason), "it is followed here", 10)
+    assert there.poll(shown).pending_reason != here.poll(shown).pending_reason
+    there.terminate(job_id)
+    assert here.poll(job_id).status is JobStatus.STOPPED
+    assert not recorded.calls("scancel")

@@ -50,6 +50,7 @@ class SlurmClient:
     def __init__(self, cluster: str | None = None) -> None:
         self._cluster = cluster
         self._accounting = True
+        self._name: str | None = None
         self.seconds = 0.0
         """How long its commands have taken, all together."""
 
@@ -113,11 +114,33 @@ class SlurmClient:
 
     def largest_array(self) -> int:
         """Return how many tasks an array may have; the number of the last one is smaller than that."""
+        found = self._setting("MaxArraySize")
+        return int(found) if found.isdigit() else _LARGEST_ARRAY
+
+    def is_another(self, cluster: str | None) -> bool:
+        """Whether a cluster of this name is known to be none that this client asks: one call, once."""
+        if cluster is None or self._cluster == "all":
+            return False
+        if self._name is None:
+            try:
+                self._name = self._cluster or self._setting("ClusterName")
+            except (ClusterUnavailableError, SlurmError):
+                return False
+        return self._name != "" and cluster.casefold() not in self._name.casefold().split(",")
+
+    @property
+    def name(self) -> str | None:
+        """The name of the one cluster that it asks, where that is known."""
+        self.is_another("")
+        return None if not self._name or "," in self._name else self._name
+
+    def _setting(self, name: str) -> str:
+        """Return a setting of slurmctld; "" where there is none."""
         for line in self._run(["scontrol", "show", "config"]).splitlines():
-            name, _, value = line.partition("=")
-            if name.strip() == "MaxArraySize" and value.strip().isdigit():
-                return int(value)
-        return _LARGEST_ARRAY
+            found, _, value = line.partition("=")
+            if found.strip() == name:
+                return value.strip()
+        return ""
 
     def nodes(self) -> dict[str, dict[str, str]]:
         """Return the fields of `scontrol show node` by node."""

@@ -12,7 +12,7 @@ from fray import ClusterUnavailableError, JobNotFoundError
 from fray.backend import JobRecord, info_of_replicas, sweep_info
 from fray.cluster import DirectoryCluster, JobInfo, JobStatus
 from fray_slurm._after import failed_before, not_started
-from fray_slurm._allocation import ALLOCATION, FOLDER, JOB, NOT_SUCCEEDED, path_of, read, read_allocation
+from fray_slurm._allocation import ALLOCATION, FOLDER, JOB, NOT_SUCCEEDED, array_id, path_of, read
 from fray_slurm._client import SlurmClient, SlurmError
 from fray_slurm._readings import SlurmJob
 from fray_slurm._states import (
@@ -86,9 +86,14 @@ class SlurmJobs(DirectoryCluster):
         number, never = noted.get("id"), noted.get("never")
         if never is not None:
             return _ended(info, not_started(never))
+        another = self._client.is_another(noted.get("cluster"))
         if number is None:
-            return self._unsubmitted(record, info)
-        job = self._table.look(number, info.submitted_at or time.time(), _name(record, noted))
+            return _elsewhere(info, noted["cluster"]) if another else self._unsubmitted(record, info)
+        # Of a federation, each cluster may know it.
+        name = noted.get("name") if another else _name(record, noted)
+        job = self._table.look(number, info.submitted_at or time.time(), name)
+        if job is None and another:
+            return _elsewhere(info, noted["cluster"])
         if job is None:
             if not self._table.is_gone(number):
                 return self._unanswered(info)
@@ -137,11 +142,17 @@ class SlurmJobs(DirectoryCluster):
     def _names_by_number(self, records: Iterable[JobRecord]) -> dict[str, str | None]:
         """Return the numbers of records' Slurm jobs, each with its name: a number may be another job's.
 
+        Not those of jobs that another Slurm has: home folders are often shared by several.
+
         A slurmctld that has lost jobs gives their numbers to others. None where the name is not known, or the
         number is enough, because the job has started.
         """
         noted = [(record, self._noted(record)) for record in records]
-        return {job["id"]: _name(record, job) for record, job in noted if job.get("id") is not None}
+        return {
+            job["id"]: _name(record, job)
+            for record, job in noted
+            if job.get("id") is not None and not self._client.is_another(job.get("cluster"))
+        }
 
     def _look_at_members(self, record: JobRecord, info: JobInfo) -> JobInfo:
         members, run = [], run_of(record)
@@ -228,10 +239,16 @@ def _name(record: JobRecord, noted: Mapping[str, Any]) -> str | None:
 
 def _runs(record: JobRecord, number: str) -> bool:
     """Whether the Slurm job of this number has started."""
-    path = os.fspath(record.path)
-    if not os.path.exists(path_of(path, ALLOCATION)):  # noqa: PTH110 - of each job at each look
-        return False
-    return read_allocation(path).job_id == number
+    variables: dict[str, str] = read(path_of(os.fspath(record.path), ALLOCATION)).get("variables", {})
+    return "SLURM_JOB_ID" in variables and array_id(variables) == number
+
+
+def _elsewhere(info: JobInfo, cluster: str) -> JobInfo:
+    """Show a job of another Slurm as its record says."""
+    if info.status is not JobStatus.PENDING:
+        return info
+    why = f"it is in the queue of the Slurm cluster {cluster!r}, which is not asked from here"
+    return replace(info, pending_reason=f"{why}: look there, or open 'slurm?cluster={cluster}'")
 
 
 def _shown(info: JobInfo, job: SlurmJob, answered_at: float) -> JobInfo:

@@ -86,11 +86,12 @@ class SlurmLaunches(SlurmJobs):
         options = {**options, **after, "job-name": name}
         script = batch_script(options, [*batch_command(), record, *command], record)
         Path(path_of(record, SCRIPT)).write_text(script)
-        write(path_of(record, JOB), {"name": name})  # by which it is found, should this process be killed now
+        own = {"name": name, "cluster": self._client.name}
+        write(path_of(record, JOB), own)  # by which it is found, should this process be killed now
         with self._cancelled_on_error() as submitted:
             number, _, cluster = self._client.submit(script, name).partition(";")
             submitted.append(number)
-            write(path_of(record, JOB), {"id": number, "cluster": cluster or None, "name": name})
+            write(path_of(record, JOB), {**own, "id": number, "cluster": cluster or own["cluster"]})
             self._withdraw_stopped(Path(record), number)
         return number
 
@@ -221,13 +222,14 @@ class SlurmLaunches(SlurmJobs):
         record = members.parent
         script = array_script(name, array, members, options)
         (record / FOLDER / f"script-{array.members[0]}.sh").write_text(script)
+        own = {"name": name, "cluster": self._client.name}
         paths = {array.task(each): path_of(os.fspath(members / str(each)), JOB) for each in array.members}
         for task, path in paths.items():
-            write(path, {"name": name, "task": task})  # as in `_submit_job`
+            write(path, {**own, "task": task})  # as in `_submit_job`
         number, _, cluster = self._client.submit(script, name).partition(";")
         submitted.append(number)
         for task, path in paths.items():
-            write(path, {"id": f"{number}_{task}", "cluster": cluster or None, "name": name})
+            write(path, {**own, "id": f"{number}_{task}", "cluster": cluster or own["cluster"]})
         self._withdraw_stopped(record, number)
 
     def _submit_late(
