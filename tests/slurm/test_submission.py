@@ -169,7 +169,6 @@ def test_a_job_of_another_slurm_that_has_the_same_folder_is_neither_lost_nor_set
     assert there.prune().jobs == ()
     recorded.says("squeue", "77|PENDING|1:00|Priority\n77_0|PENDING|1:00|Priority\n")
     until(lambda: "higher priority" in str(here.poll(shown).pending_reason), "it is followed here", 10)
-    assert there.poll(shown).pending_reason != here.poll(shown).pending_reason
     there.terminate(job_id)
     assert here.poll(job_id).status is JobStatus.STOPPED
     assert not recorded.calls("scancel")
