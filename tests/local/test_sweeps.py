@@ -299,7 +299,7 @@ STUBBORN = """
 """
 
 
-def test_who_wants_a_sweep_to_end_sooner_than_another_is_heard(state_dir: Path, tmp_path: Path) -> None:
+def test_a_sweep_that_is_to_end_sooner_than_was_asked_before_does(state_dir: Path, tmp_path: Path) -> None:
     cluster, pids, told = LocalCluster(overcommit=True), tmp_path / "pids", tmp_path / "told"
     sweep = cluster.launch_many([JobRequest("stubborn", program(STUBBORN, pids, told))] * 2)
     until(lambda: len(numbers_in(pids)) == 2, "both run", PATIENCE)

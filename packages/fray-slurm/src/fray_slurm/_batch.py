@@ -64,7 +64,7 @@ def _what_to_run(words: list[str]) -> tuple[str, list[str]]:
 def _is_replaced(record: str) -> bool:
     """Whether another Slurm job was submitted for a record meanwhile.
 
-    The launcher was told that Slurm had not taken this one, or could not cancel it.
+    For its launcher Slurm had not taken this one, or it could not be cancelled.
     """
     noted = read(path_of(record, JOB))
     other = noted.get("name") not in (None, os.environ.get("SLURM_JOB_NAME"))

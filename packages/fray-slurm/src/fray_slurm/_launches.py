@@ -342,7 +342,7 @@ def _prepare_member(record: Path, secrets: Mapping[str, str]) -> None:
 
 
 def _prepare(draft: Path, options: Mapping[str, Any]) -> None:
-    """Note the options of sbatch in a record before it appears: whoever sees it can submit it again."""
+    """Note the options of sbatch in a record before it appears: from then on it can be submitted again."""
     (draft / FOLDER).mkdir(mode=0o700)
     write(path_of(os.fspath(draft), OPTIONS), options)
 

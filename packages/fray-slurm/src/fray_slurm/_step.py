@@ -61,7 +61,7 @@ class Step:
         self._allocation, self._record = allocation, environ[JOB_VARIABLE]
         self._told = threading.Event()
         self._command, self._environ = command, environ
-        self._starting = threading.Lock()  # of what follows: it is told to end before srun runs, or after it
+        self._starting = threading.Lock()  # held from the check of `_told` until srun runs
         self._note = ""
         self._srun: subprocess.Popen[bytes] | None = None
 

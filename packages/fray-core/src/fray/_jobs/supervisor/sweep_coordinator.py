@@ -99,7 +99,7 @@ class Coordinator:
             self._note_end(position)
 
     def _stop_within(self, grace: float) -> None:
-        """End the sweep; who wants it sooner than another one did is heard by each member too."""
+        """End the sweep; members that were asked before are asked again where less time is left to them."""
         if self._grace is None or grace < self._grace:
             self._grace, self._told = grace, set()
 
