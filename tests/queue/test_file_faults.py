@@ -352,6 +352,26 @@ def test_no_item_is_returned_twice_when_fetching_outlasts_the_lease(
     queue.done_many(leases)
 
 
+@pytest.mark.parametrize("kind", ["single", "batch"])
+def test_a_lease_that_is_shorter_than_a_request_ends_the_pop(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path, options = (
+        (tmp_path / "q", {}) if kind == "single" else (f"memory://{tmp_path.name}/q", {"max_clock_skew": 0})
+    )
+    with FileQueue[int](path, clock=clock, **options) as queue:
+        queue.push_many(range(3))
+        real, records = type(queue._store).create, itertools.count()
+
+        def create(store: Any, path: str, data: bytes) -> bool:
+            assert next(records) < 100, "it leases the items again and again"
+            return bool(real(store, path, data))
+
+        monkeypatch.setattr(type(queue._store), "create", create)
+        assert queue.pop_many(3, 1e-9) == []
+        assert [lease.item for lease in queue.pop_many(3)] == [0, 1, 2]
+
+
 # --- folders ---
 
 

@@ -381,11 +381,12 @@ class Interrupted:
     """A connection that is interrupted when it has done a statement, and before the call returns."""
 
     def __init__(self, connection: Any, statement: str) -> None:
-        self.connection, self.statement = connection, statement
+        self.connection, self.statement, self.began = connection, statement, ""
 
     def execute(self, statement: str, *arguments: Any) -> Any:
         result = self.connection.execute(statement, *arguments)
-        if statement == self.statement:
+        self.began = statement if statement.startswith("BEGIN") else self.began
+        if statement == self.statement and (statement != "COMMIT" or self.began == "BEGIN IMMEDIATE"):
             raise KeyboardInterrupt
         return result
 
@@ -394,10 +395,10 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "BEGIN", "COMMIT"])
-def test_an_interrupt_leaves_no_transaction_open(
+def test_an_interrupt_leaves_no_transaction_open_and_no_item_leased(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    with SqliteQueue[str](tmp_path / "q.db") as queue:
+    with SqliteQueue[str](tmp_path / "q.db", max_attempts=1) as queue:
         queue.push("before")
         file = queue._opened.store()._store.file
         call = queue.size if statement == "BEGIN" else queue.pop
@@ -408,7 +409,7 @@ def test_an_interrupt_leaves_no_transaction_open(
         queue.push("after")
         with SqliteQueue[str](tmp_path / "q.db", timeout=1) as other:  # as another process
             other.push("other")
-        assert queue.size() == 3
+        assert [lease.item for lease in queue.pop_many(9)] == ["before", "after", "other"]
 
 
 def test_a_queue_can_be_closed_while_other_threads_use_it(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ from fray_queue._file.records import (
 )
 from fray_queue._file.survey import Survey
 
+_MOST_LATE = 2  # claims of one call that outlasted their lease: it is shorter than requests take
+
 
 class Claims(Survey):
     """The claims of one client, by the protocol that the module describes."""
@@ -51,7 +53,7 @@ class Claims(Survey):
             begun: Gets each claim before it is tried; what `undo` takes when this call is interrupted.
         """
         begun = [] if begun is None else begun
-        refreshed = False
+        refreshed, late = False, 0
         while True:
             spot = self._next(look_now=refreshed)
             if spot is None and not refreshed:
@@ -60,8 +62,13 @@ class Claims(Survey):
                 refreshed = True
             elif spot is None:
                 return []
-            elif claims := self._try(spot, n, lease_timeout, begun):
-                return claims
+            else:
+                tried = len(begun)
+                if claims := self._try(spot, n, lease_timeout, begun):
+                    return claims
+                late += len(begun) > tried and begun[-1].until <= self._clock()
+                if late == _MOST_LATE:
+                    return []
 
     def _try(self, spot: Spot, n: int, lease_timeout: float, begun: list[Claim]) -> list[Claim]:
         if spot.address.count:

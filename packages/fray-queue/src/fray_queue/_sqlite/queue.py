@@ -1,5 +1,6 @@
 """A queue in an SQLite file, for the processes of one machine."""
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote
 
-from fray import LeaseExpiredError, SpecError
+from fray import FrayError, LeaseExpiredError, SpecError
 from fray.backend import (
     Answer,
     PushOptions,
@@ -180,7 +181,17 @@ class SqliteQueue(QueueBase[T]):
         # A look takes no lock from the writers.
         if not self._opened.look(lambda store, queue: looking.counts(store, queue).pending):
             return []
-        taken = self._opened.run(lambda store, queue: store.pop(queue, n, lease_timeout), durable=False)
+        taken: list[Taken] = []
+
+        def pop(store: QueueStore, queue: QueueRow) -> None:
+            taken[:] = store.pop(queue, n, lease_timeout)
+
+        try:
+            self._opened.run(pop, durable=False)
+        except BaseException:  # perhaps they are leased: an interrupt may come after the commit
+            with contextlib.suppress(FrayError, OSError):
+                self.give_back([_lease(each) for each in taken])
+            raise
         return [_lease(each) for each in taken]
 
     def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
