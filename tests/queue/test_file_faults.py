@@ -18,7 +18,7 @@ from fray import FrayError, LeaseExpiredError, SpecError, UnsupportedError
 from fray.queue import FileQueue, UnreadableItem, open_queue
 from fray.testing.interrupting import struck
 from fray.testing.queue import ManualClock
-from fray_queue.testing import FsspecStore, file_queue, queue_command
+from fray_queue.testing import FsspecStore, LocalStore, file_listing, file_queue, queue_command
 
 
 @pytest.fixture
@@ -214,7 +214,8 @@ def test_a_pop_that_is_interrupted_while_it_fetches_costs_no_attempt(
     path = tmp_path / "q" if kind == "single" else f"memory://{tmp_path.name}/q"
     with FileQueue[int](path, clock=clock, max_attempts=1) as queue:
         queue.push_many(range(3))
-        real, interrupts = type(queue._store).read, []
+        store_class: Any = LocalStore if kind == "single" else FsspecStore
+        real, interrupts = store_class.read, []
 
         def interrupted(store: Any, path: str) -> Any:
             if "-" in path.partition("/")[0] and "~" not in path and not interrupts:
@@ -223,7 +224,7 @@ def test_a_pop_that_is_interrupted_while_it_fetches_costs_no_attempt(
             return real(store, path)
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(queue._store), "read", interrupted)
+            patch.setattr(store_class, "read", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 queue.pop_many(3)
         assert interrupts
@@ -243,7 +244,7 @@ def test_a_client_works_on_after_an_interrupt(tmp_path: Path, clock: ManualClock
             assert held is not None
             act = queue.pop if call == "pop" else functools.partial(getattr(queue, call), held)
             try:
-                struck(act, point, "fray_queue._file.listing")
+                struck(act, point, file_listing.__name__)
                 ended = True
             except KeyboardInterrupt:
                 ended = False
@@ -361,13 +362,14 @@ def test_a_lease_that_is_shorter_than_a_request_ends_the_pop(
     )
     with FileQueue[int](path, clock=clock, **options) as queue:
         queue.push_many(range(3))
-        real, records = type(queue._store).create, itertools.count()
+        store_class: Any = LocalStore if kind == "single" else FsspecStore
+        real, records = store_class.create, itertools.count()
 
         def create(store: Any, path: str, data: bytes) -> bool:
             assert next(records) < 100, "it leases the items again and again"
             return bool(real(store, path, data))
 
-        monkeypatch.setattr(type(queue._store), "create", create)
+        monkeypatch.setattr(store_class, "create", create)
         assert queue.pop_many(3, 1e-9) == []
         assert [lease.item for lease in queue.pop_many(3)] == [0, 1, 2]
 
@@ -455,7 +457,7 @@ def test_a_push_whose_answer_is_lost_until_its_item_is_finished_is_no_error(
         def create(store: FsspecStore, path: str, data: bytes) -> bool:
             """The repeated request finds the item, which is finished and removed before it is read."""
             made = real(store, path, data)
-            if store is queue._store and path.endswith("0001"):
+            if path.endswith("0001"):
                 worker.done_many(worker.pop_many(2))
                 worker.close()
                 return False

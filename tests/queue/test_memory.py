@@ -70,6 +70,7 @@ def test_each_of_many_waiting_pops_gets_its_item() -> None:
 
 # --- interrupts ---
 
+MODULES = MemoryQueue.__module__.rpartition(".")[0]
 
 OPERATIONS: dict[str, Callable[[MemoryQueue[str], ManualClock, Lease[str]], Any]] = {
     "push": lambda queue, clock, held: queue.push("new", key="new", delay=1.0),
@@ -98,7 +99,7 @@ def test_an_interrupt_loses_no_item(name: str) -> None:
         held = queue.pop(10)
         assert held is not None
         try:
-            struck(lambda: OPERATIONS[name](queue, clock, held), point, "fray_queue._memory")  # noqa: B023
+            struck(lambda: OPERATIONS[name](queue, clock, held), point, MODULES)  # noqa: B023
             ended = True
         except KeyboardInterrupt:
             ended = False

@@ -304,7 +304,7 @@ class Line(Generic[T]):
         self._keys, self._waiting, self._dated = {}, 0, 0
         for entry in entries:
             if entry.state.dead:
-                self._bury(entry)
+                self._move_to_dead(entry)
                 continue
             if entry.extra is not None and entry.extra.key is not None:
                 self._keys[entry.extra.key] = entry
@@ -352,7 +352,7 @@ class Line(Generic[T]):
             self._return(entry)
 
     def _mark_dead(self, entry: Entry[T], now: float, failure: BaseException | None) -> None:
-        self._bury(entry)
+        self._move_to_dead(entry)
         self._forget_key(entry)
         if failure is not None:
             self._answer(entry, Reply(entry.item_id, "error", failure, packed=False), now)
@@ -370,7 +370,7 @@ class Line(Generic[T]):
                 oldest.phase = GONE
                 self.dead_dropped += 1
 
-    def _bury(self, entry: Entry[T]) -> None:
+    def _move_to_dead(self, entry: Entry[T]) -> None:
         # Never in neither: no call, after which an interrupt could come, is between the two.
         self.dead[entry.item_id] = entry
         entry.phase = DEAD

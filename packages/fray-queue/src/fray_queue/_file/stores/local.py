@@ -225,7 +225,7 @@ def _is_link_of(temporary: str, path: str) -> bool:
     """Return whether two names are of one file."""
     try:
         return os.path.samefile(temporary, path)  # noqa: PTH121
-    except FileNotFoundError:  # the item is finished already; or somebody removed the temporary file
+    except FileNotFoundError:  # the item is finished already; or the temporary file was removed
         return os.path.exists(temporary)  # noqa: PTH110
 
 
