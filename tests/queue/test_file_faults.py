@@ -215,7 +215,8 @@ def test_a_pop_that_is_interrupted_while_it_fetches_costs_no_attempt(
     with FileQueue[int](path, clock=clock, max_attempts=1) as queue:
         queue.push_many(range(3))
         store_class: Any = LocalStore if kind == "single" else FsspecStore
-        real, interrupts = store_class.read, []
+        real = store_class.read
+        interrupts: list[str] = []
 
         def interrupted(store: Any, path: str) -> Any:
             if "-" in path.partition("/")[0] and "~" not in path and not interrupts:
@@ -271,9 +272,10 @@ def test_a_settling_that_failed_can_be_repeated_at_once(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", failing)
-        for call in (lambda: queue.done(first), lambda: queue.release(second)):
-            with pytest.raises(OSError, match="Input/output"):
-                call()
+        with pytest.raises(OSError, match="Input/output"):
+            queue.done(first)
+        with pytest.raises(OSError, match="Input/output"):
+            queue.release(second)
     queue.done(first)
     queue.release(second)
     assert queue.size() == 1
@@ -318,7 +320,8 @@ def test_purge_removes_what_is_taken_while_it_runs(
 ) -> None:
     queue.push_many("abc")
     other: FileQueue[str] = FileQueue(tmp_path / "q", clock=clock, fsync=False)
-    link, taken = os.link, []
+    link = os.link
+    taken: list[Any] = []
 
     def beside(*arguments: Any, **options: Any) -> None:
         if not taken:

@@ -72,14 +72,29 @@ def test_each_of_many_waiting_pops_gets_its_item() -> None:
 
 MODULES = MemoryQueue.__module__.rpartition(".")[0]
 
+
+def released_twice(queue: MemoryQueue[str], held: Lease[str]) -> None:
+    queue.release(held)
+    again = queue.pop(10)
+    assert again is not None
+    queue.release(again)
+
+
+def expired_twice(queue: MemoryQueue[str], clock: ManualClock) -> None:
+    for _ in range(2):
+        clock.advance(20)
+        queue.pop(10)
+    queue.peek()
+
+
 OPERATIONS: dict[str, Callable[[MemoryQueue[str], ManualClock, Lease[str]], Any]] = {
     "push": lambda queue, clock, held: queue.push("new", key="new", delay=1.0),
     "pop": lambda queue, clock, held: queue.pop(10),
     "pop_many": lambda queue, clock, held: queue.pop_many(2, 10),
-    "release": lambda queue, clock, held: (queue.release(held), queue.release(queue.pop(10))),  # type: ignore[arg-type]
+    "release": lambda queue, clock, held: released_twice(queue, held),
     "give_back": lambda queue, clock, held: queue.give_back([held]),
     "extend": lambda queue, clock, held: queue.extend(held, 5),
-    "expiry": lambda queue, clock, held: (clock.advance(20), queue.pop(10), clock.advance(20), queue.peek()),
+    "expiry": lambda queue, clock, held: expired_twice(queue, clock),
     "done": lambda queue, clock, held: queue.done(held),
     "requeue_dead": lambda queue, clock, held: queue.requeue_dead(),
 }

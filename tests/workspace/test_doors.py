@@ -61,8 +61,8 @@ ATTRIBUTES: dict[str, tuple[set[str], str]] = {
     "tests/queue/test_http_options.py": ({"_name"}, "a second client of the same queue"),
     "tests/queue/test_http_security.py": ({"_headers"}, "a client that lies"),
     "tests/queue/test_memory.py": (
-        {"_current_frames", "_line", "_live", "_lock", "_timers"},
-        "what is kept; a lock at a fork; Python's own name for where a thread is",
+        {"_line", "_live", "_lock", "_timers"},
+        "what is kept; a lock at a fork",
     ),
     "tests/queue/test_work_process_deaths.py": (
         {"_current_frames"},
