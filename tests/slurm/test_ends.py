@@ -323,7 +323,12 @@ def test_a_slurm_that_answered_slowly_once_leaves_no_sweep_as_it_was(
     squeue, slept = tmp_path / "recorded" / "squeue", tmp_path / "slept"
     quick = squeue.read_text()
     squeue.write_text(f"{quick.splitlines()[0]}\nsleep 2\ntouch '{slept}'\n{quick}")
-    until(lambda: bool(polled(cluster, sweep).job_id) and slept.exists(), "it was asked", 10)
+
+    def was_asked() -> bool:
+        cluster.poll(sweep)
+        return slept.exists()
+
+    until(was_asked, "it was asked", 30)
     squeue.write_text(quick)
     recorded.says("squeue", "77_0|TIMEOUT|1:00|None\n77_1|TIMEOUT|1:00|None\n")
     assert polled(cluster, sweep).status is JobStatus.FAILED

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,11 @@ def test_many_jobs_are_polled_by_few_questions(slurm: LocalSlurm, tmp_path: Path
     ids = [launch(cluster, program("pass"), backend={"slurm": {"begin": "now+3600"}}) for _ in range(20)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+        started = time.monotonic()
         for _ in range(100):
             assert {cluster.poll(job_id).status for job_id in ids} == {JobStatus.PENDING}
-    assert len(count.read_text().splitlines()) <= 3
+        seconds = time.monotonic() - started
+    assert len(count.read_text().splitlines()) <= 2 + seconds / 2.0, "one in each interval"
     for job_id in ids:
         cluster.terminate(job_id)
 
