@@ -17,7 +17,7 @@ TOKEN = "s3cret-token"
 RIGHT = {"Authorization": f"Bearer {TOKEN}"}
 LIMITS = Limits(item_bytes=1000, batch=10, body_seconds=0.3, wait_seconds=0.1)
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW")
-PATIENCE = 10.0  # seconds after which a server hangs
+PATIENCE = 30.0  # seconds after which a server hangs
 _TELLTALE = (b"Traceback", b'File "', b"site-packages")
 
 
