@@ -21,6 +21,7 @@ from cutting_proxy import CuttingProxy
 from engine_servers import PostgresServer, Program, RedisServer, fresh_name
 from engine_torture import EngineTorture
 from queue_processes import check_forked, wait_until
+from touching import Touch
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray.queue import open_queue
@@ -69,16 +70,6 @@ def proxy(rig: Rig) -> Iterator[CuttingProxy]:
 
 def open_any(url: str, **options: Any) -> Any:
     return open_queue(url, **options)
-
-
-class Touch:
-    """Leaves a file where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self._path,)
 
 
 def test_counting_a_queue_runs_nothing_of_what_it_holds(

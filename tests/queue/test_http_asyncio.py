@@ -68,6 +68,19 @@ def test_a_thousand_that_await_answers_take_no_thread(queue: HttpQueue[Any]) -> 
     asyncio.run(program())
 
 
+def held_answer(proxy: SwallowingProxy) -> asyncio.Event:
+    """Let the next answer end after its first line; return what is set when it came."""
+    granted, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def hold(body: bytes) -> tuple[list[bytes], bool]:
+        proxy.reshape = None
+        loop.call_soon_threadsafe(granted.set)
+        return [b"HTTP/1.1 200 OK\r\n"], True  # the rest never comes
+
+    proxy.reshape = hold
+    return granted
+
+
 def test_a_pop_whose_answer_was_under_way_gives_its_lease_back(server: HttpQueueServer) -> None:
     """The server granted the item; the answer is held up; then the caller is cancelled."""
     direct = server.new_queue("q")
@@ -76,15 +89,7 @@ def test_a_pop_whose_answer_was_under_way_gives_its_lease_back(server: HttpQueue
 
         async def program() -> None:
             direct.push("x")
-            granted = asyncio.Event()
-            loop = asyncio.get_running_loop()
-
-            def hold(body: bytes) -> tuple[list[bytes], bool]:
-                proxy.reshape = None
-                loop.call_soon_threadsafe(granted.set)
-                return [b"HTTP/1.1 200 OK\r\n"], True  # the rest never comes
-
-            proxy.reshape = hold
+            granted = held_answer(proxy)
             popping = asyncio.create_task(queue.aio.pop(wait=AGES))
             await granted.wait()
             popping.cancel()
@@ -329,15 +334,7 @@ def test_a_pop_that_is_cancelled_twice_gives_its_lease_back_beside_other_request
     with LateWithdrawals(server.url) as proxy, HttpQueue[str](proxy.url, "q") as queue:
 
         async def program() -> None:
-            granted = asyncio.Event()
-            loop = asyncio.get_running_loop()
-
-            def hold(body: bytes) -> tuple[list[bytes], bool]:
-                proxy.reshape = None
-                loop.call_soon_threadsafe(granted.set)
-                return [b"HTTP/1.1 200 OK\r\n"], True  # the rest never comes
-
-            proxy.reshape = hold
+            granted = held_answer(proxy)
             popping = asyncio.create_task(queue.aio.pop())
             await granted.wait()
             popping.cancel()

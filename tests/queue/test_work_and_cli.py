@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cli_checks import check_verbs
+from touching import Touch
 
 from fray.queue import Lease, open_queue
 from fray.testing.command_line import main
@@ -195,16 +196,6 @@ def test_looking_at_a_queue_runs_nothing_of_what_it_holds(
         assert (letter["item_id"], letter["outcomes"]) == (record["item_id"], "released")
         assert str(letter["bytes"]) in run(capsys, "dead", url)
     assert not (tmp_path / "loaded").exists()
-
-
-class Touch:
-    """Leaves a file where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self._path,)
 
 
 def test_what_cannot_be_unpickled_here_is_reported_in_its_row(

@@ -45,13 +45,23 @@ def number_of(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def wrap_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Let sbatch be a line of shell, as where a site wraps it; /usr/bin/sbatch is Slurm's own."""
-    wrapper = tmp_path / "bin" / "sbatch"
+    """Let sbatch be lines of shell, as where a site wraps it; /usr/bin/sbatch is Slurm's own."""
+    return wrapping("sbatch", tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def wrap_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let srun be lines of shell in the batch steps of jobs; /usr/bin/srun is Slurm's own."""
+    return wrapping("srun", tmp_path, monkeypatch)
+
+
+def wrapping(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    wrapper = tmp_path / f"wrapped-{program}" / program
     wrapper.parent.mkdir()
     monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
 
-    def wrap(line: str) -> None:
-        wrapper.write_text(f"#!/bin/sh\n{line}\n")
+    def wrap(lines: str) -> None:
+        wrapper.write_text(f"#!/bin/sh\n{lines}\n")
         wrapper.chmod(0o755)
 
     return wrap

@@ -16,20 +16,6 @@ PATIENCE = 90.0
 Wrap = Callable[[str], None]
 
 
-@pytest.fixture
-def wrap_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wrap:
-    """Let srun be lines of shell in the batch steps of jobs; /usr/bin/srun is Slurm's own."""
-    wrapper = tmp_path / "srun" / "srun"
-    wrapper.parent.mkdir()
-    monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
-
-    def wrap(lines: str) -> None:
-        wrapper.write_text(f"#!/bin/sh\n{lines}\n")
-        wrapper.chmod(0o755)
-
-    return wrap
-
-
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_replica_whose_note_is_seen_late_ended_as_it_did(
     slurm: LocalSlurm, cluster: Cluster, wrap_srun: Wrap, tmp_path: Path, code: int
