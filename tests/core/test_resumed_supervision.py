@@ -69,6 +69,18 @@ def test_failures_before_count_in_their_own_budget() -> None:
     assert machine.tasks[0].attempt == 3
 
 
+def test_a_replica_that_had_failed_for_good_does_not_run_again() -> None:
+    policy = Policy(replicas=2, max_retries_preemption=1)
+    before = started(policy)
+    before.handle(Ended(0, 1, BAD), 1.0)
+    machine = Supervision(policy)
+    machine.resume(before.tasks, 10.0)
+    assert starts(machine.handle(Begin(), 10.0)) == [(1, 2)]
+    machine.handle(Ended(1, 2, GOOD), 11.0)
+    machine.handle(TreeEnded(), 12.0)
+    assert [(task.status, task.attempt) for task in machine.tasks] == [("failed", 1), ("succeeded", 2)]
+
+
 def test_one_preemption_too_many_fails_the_job() -> None:
     policy = Policy(replicas=2, max_retries_preemption=1)
     first = started(policy)

@@ -163,7 +163,7 @@ class Supervision(ReplicaRules):
         for replica, task in zip(self._replicas, tasks, strict=True):
             counted = _attempts_after(uncounted.get(replica.number, 0), task)
             replica.failures = sum(_failed_by_itself(each) for each in counted)
-            if task.status is JobStatus.SUCCEEDED and not self._policy.gang:
+            if task.status.finished and not self._policy.gang:  # of one that is to run again it is pending
                 replica.task, replica.phase = task, Phase.OVER
             elif task.attempt:
                 interrupted = task.reason is None
