@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 
+from fray.backend import job_path
 from fray_slurm._allocation import (
     ALLOCATION,
     JOB,
@@ -27,6 +28,7 @@ from fray_slurm._allocation import (
 )
 from fray_slurm._fields import read_nodes, tasks_per_node
 
+CHILDREN = "jobs"  # in a record: those of the jobs that it launched
 ENDED = ("succeeded", "failed", "stopped")  # as `JobStatus` has them
 _SENT_TO_ALL = tuple(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2"))
 
@@ -43,11 +45,18 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # Slurm sends them to all processes of the step
     supervisor.wait()
     # A record is readable with plain tools: `fray` itself would take longer to import than all else here.
-    status = read(os.path.join(record, "status.json")).get("status")  # noqa: PTH118
+    written = read(os.path.join(record, "status.json"))  # noqa: PTH118
+    status = written.get("status")
     if status not in ENDED:
         sys.exit(LOST_SUPERVISOR)
     if os.path.exists(path_of(record, SECRETS)):  # noqa: PTH110
         _end_of_member(record)
+    job = job_path(record)
+    may_be_ended = status != "succeeded" or job != record  # of several replicas another one may have failed
+    if may_be_ended and os.path.isdir(os.path.join(job, CHILDREN)):  # noqa: PTH112, PTH118
+        # In an interpreter of its own: this one has only what it takes to start a job.
+        command = [sys.executable, "-P", "-m", "fray_slurm._children", record, written["job_id"]]
+        subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
     sys.exit(0 if status == "succeeded" else NOT_SUCCEEDED)
 
 

@@ -39,12 +39,22 @@ class SlurmEnd(NamedTuple):
             limit = _field(shown, "TimeLimit")
             message = f"Slurm job {job_id} reached the time limit of its allocation ({limit})"
             return HostEnding(ExitReason.TIMED_OUT, message, grace)
-        if state == "CANCELLED":
+        if state == "CANCELLED" or (state == "COMPLETING" and _is_over(shown)):
             return HostEnding(ExitReason.STOPPED, f"Slurm job {job_id} was cancelled", grace)
         if not self.may_resume and state in TAKEN_AWAY:
             value, text = TAKEN_AWAY[state]
             return HostEnding(ExitReason(value), f"Slurm job {job_id} {text}", grace)
         return None
+
+
+def _is_over(shown: str) -> bool:
+    """Whether a job that Slurm is ending is neither requeued nor taken from its nodes: somebody cancelled it.
+
+    Slurm prints no other state of it until all of its processes have ended.
+    """
+    runs = _field(shown, "Restarts") == os.environ.get("SLURM_RESTART_COUNT", "0")
+    taken = _field(shown, "Reason") != "None" or _field(shown, "PreemptTime") not in ("", "None")
+    return runs and not taken
 
 
 def kill_wait() -> float:

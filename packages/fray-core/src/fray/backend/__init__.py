@@ -164,8 +164,9 @@ if TYPE_CHECKING:
     )
     from fray._jobs.records.on_exit import exit_variables
     from fray._jobs.records.packed_plans import packed_plan
+    from fray._jobs.records.predecessors import folder_of_records
     from fray._jobs.records.record import JobRecord, Records
-    from fray._jobs.records.replica_records import REPLICAS
+    from fray._jobs.records.replica_records import REPLICAS, job_path
     from fray._jobs.records.settling import settle_by_members, sweep_info, sweep_progress
     from fray._jobs.records.status_file import replace_file
     from fray._jobs.records.usage_history import UsageHistory
@@ -422,6 +423,7 @@ __all__ = [
     "exit_variables",
     "find_by_identity",
     "fits",
+    "folder_of_records",
     "follow_members",
     "found_by_name",
     "free_ports",
@@ -445,6 +447,7 @@ __all__ = [
     "is_loopback",
     "is_same_origin",
     "is_secret_name",
+    "job_path",
     "keeping",
     "kept_alive",
     "kill_until_gone",
@@ -563,6 +566,8 @@ _HOMES = {
     "checked_requests": "_jobs.plans.sweeps",
     "sweep_name": "_jobs.plans.sweeps",
     "REPLICAS": "_jobs.records.replica_records",
+    "job_path": "_jobs.records.replica_records",
+    "folder_of_records": "_jobs.records.predecessors",
     "info_of_replicas": "_jobs.rules.replica_endings",
     "tasks_to_restart": "_jobs.clusters.restart",
     "check_retry": "_jobs.clusters.retry",
