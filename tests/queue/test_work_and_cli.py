@@ -445,6 +445,17 @@ def test_a_pool_whose_output_nobody_reads_any_more_ends_and_its_items_go_back(tm
         assert (queue.size(), queue.dead_letters()) == (2, [])
 
 
+def test_a_pool_whose_output_has_no_room_ends_and_its_items_go_back(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/q.db"
+    command = [sys.executable, "-m", "fray", "queue", "work", url, "--stop-when-empty", "--"]
+    with SqliteQueue[str](tmp_path / "q.db", max_attempts=2) as queue, Path("/dev/full").open("wb") as full:
+        queue.push_many(["first", "second"])
+        done = subprocess.run([*command, "cat"], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        assert done.returncode == 1
+        assert done.stderr == b"Error: the output of cat cannot be written: No space left on device\n"
+        assert (queue.size(), queue.dead_letters()) == (2, [])
+
+
 def test_importing_the_package_loads_neither_fsspec_nor_aiohttp() -> None:
     code = "import sys, fray.queue, fray_queue; assert not {'fsspec', 'aiohttp', 'click'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))

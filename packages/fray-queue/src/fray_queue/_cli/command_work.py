@@ -38,7 +38,7 @@ class Command:
     def __init__(self, arguments: tuple[str, ...], time_limit: float | None) -> None:
         self._arguments, self._time_limit = arguments, time_limit
         self._encoding = locale.getpreferredencoding(do_setlocale=False)
-        self.unread: BrokenPipeError | None = None
+        self.unwritten: BrokenPipeError | click.ClickException | None = None
         """Why the output of commands can be written no more."""
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
@@ -88,11 +88,18 @@ class Command:
         return answer.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
 
     def _show(self, output: bytes) -> None:
-        """Write what a command wrote; where nobody reads it any more, end the pool, whose items go back."""
+        """Write what a command wrote; where that is impossible, end the pool, whose items go back.
+
+        Each further command would run for nothing, and its item become a dead letter.
+        """
         try:
             click.echo(output, nl=False)
         except BrokenPipeError as error:
-            self.unread = error
+            self.unwritten = error
+            raise SystemExit(1) from error
+        except OSError as error:
+            told = f"the output of {self._arguments[0]} cannot be written: {error.strerror}"
+            self.unwritten = click.ClickException(told)
             raise SystemExit(1) from error
 
     def kill_all(self) -> None:
@@ -170,8 +177,8 @@ def work(
     JSON. The item is done when COMMAND ends with exit code 0, and goes back to the queue otherwise. What
     it wrote to its standard output is the reply, as text, to a push with `reply=True`; where it fails for
     good they get an error that says how it ended. Processes that it leaves in the background are not waited
-    for. If nobody reads its output any more (`| head`), the pool ends, and the item goes back. Unpickles what
-    others pushed: trust them.
+    for. If its output cannot be written any more (`| head`, a full disk), the pool ends, and the item goes
+    back. Unpickles what others pushed: trust them.
 
     fray queue work sqlite:q.db -- convert {} -resize 50% out.png
     """
@@ -193,7 +200,7 @@ def work(
     except KeyboardInterrupt:
         summary = None
     except SystemExit:
-        raise run.unread or SystemExit(1) from None
+        raise run.unwritten or SystemExit(1) from None
     finally:
         run.kill_all()
         if hasattr(opened, "close"):
