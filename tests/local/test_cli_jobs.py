@@ -281,6 +281,40 @@ def test_ctrl_c_leaves_the_job_or_stops_it(cluster: LocalCluster, stop: bool) ->
         cluster.terminate(info.job_id, grace=0.0)
 
 
+@pytest.mark.parametrize("stop", [False, True])
+def test_ctrl_c_counts_though_it_ended_the_reader_too(cluster: LocalCluster, stop: bool) -> None:
+    """As in `fray run ... 2>&1 | tee log`."""
+    options = ["--stop-on-interrupt"] if stop else []
+    command = [sys.executable, "-m", "fray", "run", *options, "--", *SLEEP]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as cli:
+        try:
+            assert cli.stdout is not None
+            assert b"up\n" in iter(cli.stdout.readline, b"")
+            cli.stdout.close()
+            cli.send_signal(signal.SIGINT)
+            assert cli.wait(60) == 130
+        finally:
+            cli.kill()
+    (info,) = cluster.list_jobs()
+    assert info.status is (JobStatus.STOPPED if stop else JobStatus.RUNNING)
+    cluster.terminate(info.job_id, grace=0.0)
+
+
+def test_a_job_whose_output_nobody_reads_any_more_is_said_to_go_on(cluster: LocalCluster) -> None:
+    lines = "while sleep 0.05; do echo line; done"
+    with start_cli("run", "--", "sh", "-c", lines, stdout=subprocess.PIPE) as cli:
+        assert cli.stdout is not None
+        assert cli.stderr is not None
+        assert cli.stdout.readline() == "line\n"
+        cli.stdout.close()
+        err = cli.stderr.read()
+    assert cli.returncode == 1
+    (info,) = cluster.list_jobs()
+    assert f"{info.job_id} is not followed any more" in err
+    assert f"fray stop {info.job_id}" in err
+    cluster.terminate(info.job_id, grace=0.0)
+
+
 def test_a_terminal_gets_a_table_that_fits_it_in_colour(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """`fray run`: launch a command, script, module or function, follow it, answer with its exit code."""
 
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from fray._values.jobs import JobId, JobRequest
 
 _VERBATIM = "fray.verbatim"  # in a context: the command stood behind `--`
+_AFTERWARDS = "\n  fray logs -f {0}\n  fray stop {0}"
 _ADDED_UP = ("variables", "labels")  # what files say of these, and the command line, is taken together
 
 
@@ -138,8 +140,8 @@ def run(
         else:
             click.echo(job_id)
         return 0
-    talk(f"launched {job_id}")
     try:
+        talk(f"launched {job_id}")
         return _follow(cluster, job_id, as_json)
     except KeyboardInterrupt:
         return _interrupted(cluster, job_id, stop_on_interrupt)
@@ -237,7 +239,11 @@ def _follow(cluster: "Cluster", job_id: "JobId", as_json: bool) -> int:
     # With --json stdout is one JSON document; what the job writes is talk then.
     out = sys.stderr if as_json else sys.stdout
     stream = cluster.monitor(job_id)
-    print_lines(stream, out)
+    try:
+        print_lines(stream, out)
+    except OSError:  # nobody reads it, it has no room, or the cluster is away
+        talk(f"{job_id} is not followed any more, and may go on{_AFTERWARDS.format(job_id)}")
+        raise
     info = stream.info
     if as_json:
         print_json(as_dict(info))
@@ -246,11 +252,11 @@ def _follow(cluster: "Cluster", job_id: "JobId", as_json: bool) -> int:
 
 
 def _interrupted(cluster: "Cluster", job_id: "JobId", stop: bool) -> int:
+    told = f"stopping {job_id} ..." if stop else f"detached: {job_id} goes on{_AFTERWARDS.format(job_id)}"
+    with contextlib.suppress(OSError):  # Ctrl-C ends what reads it too, such as `2>&1 | tee`
+        talk(f"\n{told}")
     if stop:
-        talk(f"\nstopping {job_id} ...")
         cluster.terminate(job_id)
-    else:
-        talk(f"\ndetached: {job_id} goes on\n  fray logs -f {job_id}\n  fray stop {job_id}")
     return 130
 
 
