@@ -93,6 +93,20 @@ def test_what_cannot_run_is_refused_before_anything_starts(work: Path, argv: lis
     assert answer("list") == []
 
 
+def test_what_a_module_does_as_it_is_imported_is_neither_the_run_nor_its_output(work: Path) -> None:
+    (work / "unguarded.py").write_text("import sys\ndef main(): return 0\nsys.exit(main())\n")
+    assert (
+        "'unguarded' ends the program that imports it"
+        in fray("run", "unguarded:main", cwd=work, code=2).stderr
+    )
+    assert answer("list") == []
+    (work / "talks.py").write_text("print('loading')\ndef main(): pass\n")
+    done = fray("run", "--detach", "talks:main", cwd=work)
+    (job,) = answer("list")
+    assert (done.stdout, done.stderr) == (f"{job['job_id']}\n", "loading\n")
+    assert fray("wait", job["job_id"]).returncode == 0
+
+
 def test_what_stands_behind_two_dashes_is_run_as_it_is(work: Path) -> None:
     done = fray("run", "--", "train.py", cwd=work, code=127)
     assert "could not start 'train.py'" in done.stderr

@@ -3,6 +3,7 @@
 Whatever can be found out here is found out before anything starts.
 """
 
+import contextlib
 import inspect
 import re
 import shutil
@@ -120,7 +121,13 @@ def _import(module: str, name: str, folder: Path) -> "Callable[..., Any]":
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
-        found: Any = import_module(module)
+        with contextlib.redirect_stdout(sys.stderr):  # what is printed here is an id, or JSON
+            found: Any = import_module(module)
+    except SystemExit as error:
+        raise click.UsageError(
+            f"{module!r} ends the program that imports it, by exit({error.code!r}): what a script does goes "
+            "below `if __name__ == '__main__':`; `fray run -m` runs it as it is"
+        ) from error
     except Exception as error:
         raise click.UsageError(
             f"cannot import {module!r} in {folder}: {type(error).__name__}: {error}. A function is imported "
