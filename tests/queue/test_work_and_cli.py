@@ -17,6 +17,7 @@ from touching import Touch
 
 from fray.queue import Lease, open_queue
 from fray.testing.command_line import main
+from fray.testing.gates import until
 from fray.testing.queue import ManualClock
 from fray_queue import FileQueue, HttpQueueServer, Limits, MemoryQueue, SqliteQueue, work
 from fray_queue.testing import Wire, unpack
@@ -424,6 +425,26 @@ def test_a_process_that_a_command_leaves_in_the_background_holds_no_item(
             os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
         assert "1 done, 0 failed" in capfd.readouterr().err
         assert ticket.result(timeout=30) == "300000"
+
+
+def test_a_terminal_that_is_closed_ends_the_pool_and_its_commands(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/q.db"
+    pid = tmp_path / "pid"
+    command = [sys.executable, "-m", "fray", "queue", "work", url, "--grace", "0", "--", "sh", "-c"]
+    script = f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 600"
+    with SqliteQueue[str](tmp_path / "q.db", max_attempts=3) as queue:
+        queue.push("x")
+        with subprocess.Popen([*command, script]) as process:
+            until(pid.exists, "the command runs")
+            ran = Path("/proc", pid.read_text().strip())
+            process.send_signal(signal.SIGHUP)
+            try:
+                assert process.wait(60) == 0
+                assert not ran.exists()
+            finally:
+                if ran.exists():
+                    os.kill(int(ran.name), signal.SIGKILL)
+        assert queue.pending() == 1
 
 
 def test_a_pool_whose_output_nobody_reads_any_more_ends_and_its_items_go_back(tmp_path: Path) -> None:

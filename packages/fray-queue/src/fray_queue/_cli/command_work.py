@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -171,7 +172,7 @@ def work(
     stop_when_empty: bool,
     access: Access,
 ) -> None:
-    """Run COMMAND for each item of the queue at URL, until SIGTERM or Ctrl-C.
+    """Run COMMAND for each item of the queue at URL, until SIGTERM, SIGHUP or Ctrl-C.
 
     The item is on its standard input, or in the place of an argument `{}`: text as it is, everything else as
     JSON. The item is done when COMMAND ends with exit code 0, and goes back to the queue otherwise. What
@@ -188,15 +189,16 @@ def work(
     run = Command(command, time_limit)
     _look_up(command[0])
     try:
-        summary = pool(
-            opened,
-            run,
-            concurrency=concurrency,
-            retries=retries,
-            lease_timeout=lease_timeout,
-            grace=grace,
-            stop_when_empty=stop_when_empty,
-        )
+        with _hangup_as_sigterm():
+            summary = pool(
+                opened,
+                run,
+                concurrency=concurrency,
+                retries=retries,
+                lease_timeout=lease_timeout,
+                grace=grace,
+                stop_when_empty=stop_when_empty,
+            )
     except KeyboardInterrupt:
         summary = None
     except SystemExit:
@@ -208,6 +210,20 @@ def work(
     if summary is None:
         raise SystemExit(130)
     click.echo(f"{summary.done} done, {summary.failed} failed, {summary.released} given back", err=True)
+
+
+@contextlib.contextmanager
+def _hangup_as_sigterm() -> Iterator[None]:
+    """Let a closed terminal end the pool: commands have sessions of their own, and would run on."""
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:  # `nohup` has it ignored
+        yield
+        return
+    signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _look_up(program: str) -> None:
