@@ -300,6 +300,46 @@ def test_ctrl_c_counts_though_it_ended_the_reader_too(cluster: LocalCluster, sto
     cluster.terminate(info.job_id, grace=0.0)
 
 
+class Interrupted(LocalCluster):
+    """Ctrl-C comes when the job has been launched, or when it is followed and is to stop."""
+
+    def __init__(self, *calls: str) -> None:
+        super().__init__(overcommit=True)
+        self._calls = calls
+
+    def launch(self, *args: Any, **options: Any) -> Any:
+        job_id = super().launch(*args, **options)
+        self._interrupt("launch")
+        return job_id
+
+    def monitor(self, *args: Any, **options: Any) -> Any:
+        self._interrupt("monitor")
+        return super().monitor(*args, **options)
+
+    def terminate(self, *args: Any, **options: Any) -> None:
+        self._interrupt("terminate")
+        super().terminate(*args, **options)
+
+    def _interrupt(self, call: str) -> None:
+        if call in self._calls:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [(["launch"], "it may have been launched: `fray list"), (["monitor", "terminate"], "fray stop job-")],
+)
+def test_ctrl_c_that_leaves_open_what_the_job_does_says_so(
+    cluster: LocalCluster, capsys: Capture, calls: list[str], told: str
+) -> None:
+    with use_cluster(Interrupted(*calls)):
+        assert main(["run", "--name", "job", "--stop-on-interrupt", "--", *SLEEP]) == 130
+    assert told in capsys.readouterr().err
+    (info,) = cluster.list_jobs()
+    assert not info.finished
+    cluster.terminate(info.job_id, grace=0.0)
+
+
 def test_a_job_whose_output_nobody_reads_any_more_is_said_to_go_on(cluster: LocalCluster) -> None:
     lines = "while sleep 0.05; do echo line; done"
     with start_cli("run", "--", "sh", "-c", lines, stdout=subprocess.PIPE) as cli:

@@ -132,8 +132,12 @@ def run(
     cluster = open_cluster(spec)
     after = [find_job(cluster, text) for text in given["after"]]
     requests = [replace(request, after=after) for request in requests] if after else requests
-    with one_line():
-        job_id = _launch(ctx, cluster, requests, key, given)
+    try:
+        with one_line():
+            job_id = _launch(ctx, cluster, requests, key, given)
+    except KeyboardInterrupt:
+        talk("\nit may have been launched: `fray list --since 10m` shows it, `fray stop ID` stops it")
+        raise
     if detach:
         if as_json:
             print_json(as_dict(cluster.poll(job_id)))
@@ -256,7 +260,11 @@ def _interrupted(cluster: "Cluster", job_id: "JobId", stop: bool) -> int:
     with contextlib.suppress(OSError):  # Ctrl-C ends what reads it too, such as `2>&1 | tee`
         talk(f"\n{told}")
     if stop:
-        cluster.terminate(job_id)
+        try:
+            cluster.terminate(job_id)
+        except BaseException:  # Ctrl-C again, or the cluster is away
+            talk(f"{job_id} may go on{_AFTERWARDS.format(job_id)}")
+            raise
     return 130
 
 
