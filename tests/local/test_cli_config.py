@@ -1,13 +1,14 @@
 """Settings of a user and a project: what wins, where it is from, and what is no setting."""
 
 import os
+import pwd
 import subprocess
 from pathlib import Path
 
 import pytest
 from command_line import answer, fray
 
-from fray.testing.command_line import COMMAND
+from fray.testing.command_line import COMMAND, main
 
 USER = """
 cluster = "local?overcommit=true"
@@ -212,6 +213,24 @@ def test_in_a_folder_that_was_removed_the_files_of_the_user_count(work: Path) ->
         1,
         "Error: the current directory is not there any more; change to another\n",
     )
+
+
+def test_a_user_without_a_home_needs_a_place_for_records_only(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container that runs as a number."""
+
+    def unknown(_uid: int) -> None:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for variable in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    assert (main(["list"]), capsys.readouterr().err) == (0, "")
+    monkeypatch.delenv("FRAY_STATE_DIR")
+    assert main(["list", "--cluster", "local"]) == 1
+    assert "fray: this user has no home directory: set FRAY_STATE_DIR" in capsys.readouterr().err
 
 
 def test_every_key_is_listed_with_its_variable(work: Path) -> None:

@@ -74,7 +74,11 @@ def settings() -> Settings:
 def user_file() -> Path:
     """Return where the user's own settings are, or would be."""
     given = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(given) if given else Path("~/.config").expanduser()) / "fray" / "config.toml"
+    try:
+        folder = Path(given) if given else Path.home() / ".config"
+    except RuntimeError:  # a user without a home, as containers have: theirs is / where it is set at all
+        folder = Path("/.config")
+    return folder / "fray" / "config.toml"
 
 
 @cache
