@@ -23,6 +23,7 @@ from fray._ui.request_check import Handler, refusal
 from fray._ui.shared_calls import DaemonThreads, Looked, SharedCalls
 from fray._ui.usage_part import look_at_usage, usage_part
 from fray._ui.watching import JobLists
+from fray._values.threads import NoThreadError
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
@@ -218,8 +219,12 @@ class Pages:
         return handler
 
     async def _rendered(self, render: Render) -> Html:
-        """Make a part of a page in a thread, where it delays no other request."""
-        return await asyncio.wrap_future(self._renderers.submit(render))
+        """Make a part of a page in a thread, where it delays no other request; here where there is none."""
+        try:
+            made = self._renderers.submit(render)
+        except NoThreadError:
+            return render()
+        return await asyncio.wrap_future(made)
 
     # --- what changes something ---
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from fray._values.threads import NoThreadError, start_thread
+
 T = TypeVar("T")
 
 _MOST_KEPT = 64  # answers; the oldest go
@@ -29,15 +31,22 @@ class DaemonThreads:
         self._lock = threading.Lock()
 
     def submit(self, call: Callable[[], T]) -> "Future[T]":
-        """Let a thread make a call."""
+        """Let a thread make a call.
+
+        Raises:
+            NoThreadError: There is none, and none can be started.
+        """
         future: Future[T] = Future()
         with self._lock:
+            if self._busy >= self._threads and self._threads < self._count:
+                try:
+                    start_thread(threading.Thread(target=self._run, name=self._name, daemon=True))
+                    self._threads += 1
+                except NoThreadError:
+                    if not self._threads:
+                        raise
             self._busy += 1
-            start = self._busy > self._threads and self._threads < self._count
-            self._threads += start
         self._calls.put((future, call))
-        if start:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
         return future
 
     def close(self) -> None:
