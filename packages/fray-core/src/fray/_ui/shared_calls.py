@@ -154,13 +154,11 @@ class SharedCalls:
         entry = self._entries.setdefault(key, _Entry())
         entry.wanted = now
         self._entries.move_to_end(key)
-        while len(self._entries) > 1:
-            oldest, first = next(iter(self._entries.items()))
-            if first.task is not None or (
-                len(self._entries) <= _MOST_KEPT and now - first.wanted < _KEPT_FOR
-            ):
+        for oldest, each in list(self._entries.items())[:-1]:
+            if len(self._entries) <= _MOST_KEPT and now - each.wanted < _KEPT_FOR:
                 break
-            del self._entries[oldest]
+            if each.task is None:  # a call that hangs keeps none of the others
+                del self._entries[oldest]
         return entry
 
     async def _ask(
