@@ -110,6 +110,14 @@ def test_without_a_server_of_queues_there_is_no_page_of_them(state: Path) -> Non
     assert not (state / "jobs").exists()
 
 
+def test_a_token_file_that_is_no_text_is_one_clear_line(state: Path, tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    command = [*FRAY, "ui", "--queues", "http://127.0.0.1:9", "--token-file", str(tmp_path / "token")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"Error: {tmp_path}/token is no text: it is to hold a token\n")
+
+
 BROWSER = """
 import json, os, sys, time
 with open(sys.argv[1] + ".part", "w") as file:

@@ -35,6 +35,13 @@ def _queue_server(url: str, token: str | None, ca_file: str | None) -> "QueueSer
     return server
 
 
+def _token_in(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is no text: it is to hold a token") from error
+
+
 @click.command()
 @click.option(
     "--cluster",
@@ -79,8 +86,8 @@ def ui(
     from fray._ui.server import UiServer
 
     clusters = {_name(spec, cluster := open_cluster(spec or None)): cluster for spec in specs or ("",)}
-    token = None if token_file is None else token_file.read_text().strip()
     with one_line():
+        token = None if token_file is None else _token_in(token_file)
         queues = {_place(url): _queue_server(url, token, ca_file) for url in urls}
         server = UiServer(clusters, queues=queues, port=port, allowed_hosts=allowed_hosts)
         server.start()

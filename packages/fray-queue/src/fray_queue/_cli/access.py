@@ -74,4 +74,7 @@ def open_at(url: str, access: Access, *, create: bool = False, **options: Any) -
 
 def token_of(token_file: Path | None) -> str | None:
     """Return a server's token: what a file holds, or the environment."""
-    return token_file.read_text().strip() if token_file else os.environ.get("FRAY_QUEUE_TOKEN")
+    try:
+        return token_file.read_text().strip() if token_file else os.environ.get("FRAY_QUEUE_TOKEN")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{token_file} is no text: it is to hold a token") from error
