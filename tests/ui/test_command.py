@@ -118,6 +118,36 @@ def test_a_token_file_that_is_no_text_is_one_clear_line(state: Path, tmp_path: P
     assert done.stderr.endswith(f"Error: {tmp_path}/token is no text: it is to hold a token\n")
 
 
+AT_THE_LAST_MOMENT = """
+import signal, sys
+from fray.testing.command_line import main
+lines = 0
+def trace(frame, event, _argument):
+    global lines
+    if frame.f_code.co_name != "wait":
+        return None
+    if event == "line" and callable(signal.getsignal(signal.SIGTERM)):
+        lines += 1
+        if lines == 2:
+            signal.raise_signal(signal.SIGTERM)
+    return trace
+sys.settrace(trace)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_signal_that_comes_as_it_begins_to_wait_for_one_ends_it(state: Path) -> None:
+    command = [sys.executable, "-c", AT_THE_LAST_MOMENT, "ui", "--cluster", SPEC]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("http://")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
 BROWSER = """
 import json, os, sys, time
 with open(sys.argv[1] + ".part", "w") as file:

@@ -3,8 +3,8 @@
 import contextlib
 import signal
 import sys
-import threading
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import click
@@ -92,12 +92,14 @@ def ui(
         server = UiServer(clusters, queues=queues, port=port, allowed_hosts=allowed_hosts)
         server.start()
     try:
-        stop = threading.Event()
+        stop: SimpleQueue[None] = (
+            SimpleQueue()
+        )  # a handler may put into it at any moment: an Event can lock up
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, lambda *_: stop.put(None))
         click.echo(server.link)
         sys.stdout.flush()
         with opened(server.link) if opens else contextlib.nullcontext():
-            stop.wait()
+            stop.get()
     finally:
         server.stop()

@@ -2,9 +2,9 @@
 
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import click
@@ -113,11 +113,13 @@ def serve(
     with server:
         for name in names:
             server.new_queue(name, max_attempts=max_attempts)
-        stop = threading.Event()
+        stop: SimpleQueue[None] = (
+            SimpleQueue()
+        )  # a handler may put into it at any moment: an Event can lock up
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, lambda *_: stop.put(None))
         if own is None:
             click.echo(f"its token is in {token_path(server.port)}", err=True)
         click.echo(server.url)
         sys.stdout.flush()
-        stop.wait()
+        stop.get()
