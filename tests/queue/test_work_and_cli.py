@@ -149,6 +149,35 @@ def test_sigterm_lets_workers_finish_or_gives_their_items_back(
     assert queue.size() == queue.pending() == 3 - int(says[0])
 
 
+TWICE = """
+import signal, sys
+from fray.queue import open_queue
+from fray_queue import work
+lines = 0
+def trace(frame, event, _argument):
+    global lines
+    if (frame.f_code.co_name, frame.f_back and frame.f_back.f_code.co_name) != ("set", "<lambda>"):
+        return None
+    lines += event == "line"
+    if lines == 2:
+        lines += 1
+        signal.raise_signal(signal.SIGTERM)
+    return trace
+sys.settrace(trace)
+queue = open_queue("memory:")
+queue.push(0)
+work(queue, lambda _: signal.raise_signal(signal.SIGTERM))
+"""
+
+
+def test_a_second_sigterm_that_comes_while_the_first_is_handled_ends_it_too() -> None:
+    with subprocess.Popen([sys.executable, "-c", TWICE]) as process:
+        try:
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
 # --- the command line ---
 
 

@@ -14,6 +14,21 @@ class Event(Protocol):
     def is_set(self) -> bool: ...
 
 
+class Flag:
+    """An event without a lock: a signal may come while the handler of another one is about to set it."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        """Return whether it was set."""
+        return self._set
+
+    def set(self) -> None:
+        """Set it."""
+        self._set = True
+
+
 StopSignal = Event | Callable[[], bool]
 
 
@@ -29,8 +44,8 @@ def is_set(stop: StopSignal) -> bool:
 
 
 @contextlib.contextmanager
-def stopped_by_sigterm(stopping: threading.Event) -> Iterator[None]:
-    """Set an event at SIGTERM, where this is the main thread."""
+def stopped_by_sigterm(stopping: Flag) -> Iterator[None]:
+    """Set a flag at SIGTERM, where this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -12,7 +12,7 @@ from fray_queue._work.calls import Function
 from fray_queue._work.options import WorkOptions, WorkSummary
 from fray_queue._work.processes import InProcess, packed_for_workers
 from fray_queue._work.runners import CoroutineRunner, InThread, Invoker, ThreadRunner
-from fray_queue._work.stopping import StopSignal, check_stop, stopped_by_sigterm
+from fray_queue._work.stopping import Flag, StopSignal, check_stop, stopped_by_sigterm
 from fray_queue._work.worker_pool import WorkerPool
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def work(
     invoker: Callable[[], AbstractContextManager[Invoker]] = (
         partial(InProcess, packed_for_workers(function)) if processes else partial(InThread, function)
     )
-    stopping = threading.Event()
+    stopping = Flag()
     signals = [stopping] if stop is None else [stopping, stop]
     pool = WorkerPool(queue, ThreadRunner(invoker), options, summary, signals)
     with stopped_by_sigterm(stopping):
@@ -153,7 +153,7 @@ def _check_queue_and_function(queue: object, fn: object) -> None:
         raise ValueError(f"work needs a function, got {fn!r}")
 
 
-def _run(pool: WorkerPool, begin: threading.Event, stopping: threading.Event, ended: threading.Event) -> None:
+def _run(pool: WorkerPool, begin: threading.Event, stopping: Flag, ended: threading.Event) -> None:
     begin.wait()
     try:
         if not stopping.is_set():
@@ -164,7 +164,7 @@ def _run(pool: WorkerPool, begin: threading.Event, stopping: threading.Event, en
         ended.set()
 
 
-def _run_apart(pool: WorkerPool, stopping: threading.Event) -> None:
+def _run_apart(pool: WorkerPool, stopping: Flag) -> None:
     """Run a pool in a thread of its own, and wait in pieces: signals are seen in between."""
     # An interrupt may come before `start` returns, and leaves no sign of whether there is a thread.
     begin, ended = threading.Event(), threading.Event()
