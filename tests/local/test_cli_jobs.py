@@ -191,6 +191,14 @@ def test_an_id_that_fits_several_jobs_lists_them(capsys: Capture, cluster: Local
     assert main(["status", ids[0]]) == 0
 
 
+def test_a_text_that_is_longer_than_any_id_names_no_job(capsys: Capture, cluster: LocalCluster) -> None:
+    job_id = launch(cluster, program("pass"))
+    cluster.wait(job_id, timeout=30)
+    for text in ("x" * 300, f"{job_id}/{'x' * 300}"):
+        assert main(["logs", text]) == 1
+        assert "fray: no job" in capsys.readouterr().err
+
+
 def test_status_shows_every_attempt(capsys: Capture, cluster: LocalCluster) -> None:
     job_id = launch(cluster, program("print('why'); raise SystemExit(7)"), max_retries_failure=1)
     cluster.wait(job_id, timeout=30)

@@ -17,6 +17,7 @@ ROOT/train-3f9a2c/
     replicas/         the records of its replicas, where each has a supervisor of its own
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -184,9 +185,18 @@ class Records:
         Raises:
             JobNotFoundError: There is none.
         """
-        path = self.path(job_id)
-        if any(part in ("", ".", "..") or part[0] == "." for part in job_id.split("/")) or not path.is_dir():
-            raise JobNotFoundError(job_id, f"the cluster of {self.folder}")
+        where = f"the cluster of {self.folder}"
+        if any(part in ("", ".", "..") or part[0] == "." for part in job_id.split("/")):
+            raise JobNotFoundError(job_id, where)
+        try:
+            path = self.path(job_id)
+            there = path.is_dir()
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            there = False
+        if not there:
+            raise JobNotFoundError(job_id, where)
         return JobRecord(path, JobId(job_id))
 
     def path(self, job_id: str) -> Path:
