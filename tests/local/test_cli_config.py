@@ -124,6 +124,15 @@ def test_the_cluster_and_context_of_a_file_are_used(work: Path) -> None:
     assert "Unknown cluster type 'small'" in fray("list", "--cluster", "small", cwd=work, code=1).stderr
 
 
+def test_the_variable_of_the_cluster_takes_a_name_of_a_file_too(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRAY_CLUSTER_SPEC", "big")
+    assert fray("list", cwd=work).stdout.startswith("id ")
+    monkeypatch.setenv("FRAY_CLUSTER_SPEC", "small")
+    assert "Unknown cluster type 'small'" in fray("list", cwd=work, code=1).stderr
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

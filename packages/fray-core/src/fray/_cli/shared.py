@@ -63,17 +63,24 @@ def one_line() -> Iterator[None]:
 def open_cluster(spec: str | None) -> "Cluster":
     """Return the cluster of a spec, or of a name that a file gives to one; without, the current one.
 
-    The current cluster of the program or its environment wins over that of a file.
+    The current cluster of the program or its environment, which may have such a name too, wins over that of
+    a file.
     """
     from fray._cli.settings import settings
-    from fray._discovery.current import cluster_is_chosen, create_cluster, current_cluster
+    from fray._discovery.current import (
+        cluster_is_chosen,
+        cluster_of_environment,
+        create_cluster,
+        current_cluster,
+    )
 
     said = settings()
     if spec is None and not cluster_is_chosen():
         spec = said.text("cluster")
-    named = said.text(f"clusters.{spec}")
+    name = spec or cluster_of_environment()
+    named = (said.text(f"clusters.{name}") if name else None) or spec
     with one_line():
-        return current_cluster() if spec is None else create_cluster(named or spec)
+        return current_cluster() if named is None else create_cluster(named)
 
 
 def find_job(cluster: "Cluster", text: str) -> "JobId":

@@ -69,6 +69,11 @@ class _Current:
         """Whether the program or its environment says what is current."""
         return self._explicit() is not None or os.environ.get(self._variable, AUTO) not in ("", AUTO)
 
+    def of_environment(self) -> str | None:
+        """What the environment says is current; None where it says nothing, or the program chose."""
+        text = os.environ.get(self._variable, AUTO)
+        return None if text in ("", AUTO) or self._explicit() is not None else text
+
     def _explicit(self) -> Any:
         chosen = self.chosen.get(None)
         return self._preset if chosen is None else chosen
@@ -204,6 +209,11 @@ def current_cluster() -> "Cluster":
 def cluster_is_chosen() -> bool:
     """Whether the program or its environment says which cluster is the current one."""
     return _clusters.chosen_by_program()
+
+
+def cluster_of_environment() -> str | None:
+    """Return the text of `FRAY_CLUSTER_SPEC`; None where there is none, or the program chose a cluster."""
+    return _clusters.of_environment()
 
 
 def use_context(context: "JobContext") -> "contextlib.AbstractContextManager[JobContext]":
