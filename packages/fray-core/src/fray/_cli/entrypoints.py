@@ -135,7 +135,8 @@ def _import(module: str, name: str, folder: Path) -> "Callable[..., Any]":
         ) from error
     for part in name.split("."):
         if not hasattr(found, part):
-            known = sorted(each for each, value in vars(found).items() if _is_own(value, module))
+            inside = getattr(found, "__dict__", {})  # a number or a text has none
+            known = sorted(each for each, value in inside.items() if _is_own(value, module))
             raise click.UsageError(
                 f"{module!r} has no function {name!r}; it has {', '.join(known) or 'none'}"
             )
