@@ -2,6 +2,8 @@
 
 import io
 
+import pytest
+
 from fray.backend import LineSplitter, print_lines
 
 
@@ -29,6 +31,16 @@ def test_a_terminal_is_left_on_a_line_of_its_own() -> None:
     out = Terminal()
     print_lines(LineSplitter().feed(b"10%\r50%\r60%"), out)
     assert out.getvalue().endswith("50%\n")
+
+
+def test_a_step_takes_one_row_of_a_terminal_and_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    out = Terminal()
+    print_lines(LineSplitter().feed("\N{CJK UNIFIED IDEOGRAPH-4E2D}".encode() * 15 + b"\r-"), out)
+    assert out.getvalue() == "\r\x1b[K" + "\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 9 + "\n"
+    out = Terminal()
+    print_lines(LineSplitter().feed(b"\x1b[32m" + b"#" * 40 + b"\x1b[0m\r-"), out)
+    assert out.getvalue() == "\r\x1b[K\x1b[32m" + "#" * 14 + "\x1b[0m\n"
 
 
 def test_in_a_pipe_every_step_is_a_line() -> None:

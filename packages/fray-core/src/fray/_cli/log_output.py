@@ -4,7 +4,10 @@ import shutil
 from collections.abc import Iterable
 from typing import TextIO
 
-_CLEAR = "\r\x1b[K"
+from fray._cli.output import beginning
+
+_ESCAPE = "\x1b"
+_CLEAR, _PLAIN = f"\r{_ESCAPE}[K", f"{_ESCAPE}[0m"
 
 
 def print_lines(lines: Iterable[str], out: TextIO) -> None:
@@ -16,8 +19,9 @@ def print_lines(lines: Iterable[str], out: TextIO) -> None:
     for line in lines:
         end = getattr(line, "end", "\n")
         if terminal and end == "\r":
-            width = shutil.get_terminal_size().columns - 1
-            out.write(f"{_CLEAR}{line[:width]}")
+            shown = beginning(line, shutil.get_terminal_size().columns - 1)
+            # A step that takes two rows is not cleared whole; the end of a colour may be cut off.
+            out.write(f"{_CLEAR}{shown}{_PLAIN if _ESCAPE in shown else ''}")
             step = True
         else:
             if step:

@@ -80,10 +80,15 @@ def _cell(text: str, width: int, styles: Mapping[str, str], *, last: bool) -> st
 
 def _shortened(text: str, width: int, *, from_the_end: bool) -> str:
     end = "" if from_the_end else text[-min(8, width // 2) :]
-    start = text[: max(0, width - 1 - len(end))]
-    while _width(start) > width - 1 - len(end):
-        start = start[:-1]
-    return f"{start}…{end}"
+    return f"{beginning(text, width - 1 - len(end))}…{end}"
+
+
+def beginning(text: str, width: int) -> str:
+    """Return as much of a text as fits so many places of a terminal."""
+    text = text[: max(0, width)]
+    while text and _width(text) > width:
+        text = text[:-1]
+    return text
 
 
 def _width(text: str) -> int:
