@@ -16,7 +16,7 @@ import pytest
 
 from fray.cluster import JobStatus, ResourceConfig, use_cluster
 from fray.testing.cluster import launch, program, until
-from fray.testing.command_line import main
+from fray.testing.command_line import COMMAND, main
 from fray_local import LocalCluster
 
 Capture = pytest.CaptureFixture[str]
@@ -408,6 +408,18 @@ def test_output_that_has_no_room_is_reported_in_one_line(cluster: LocalCluster) 
             reported = cli.stderr.read()
         assert reported == "fray: the output is not complete: No space left on device\n"
         assert cli.returncode == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+def test_a_file_that_may_not_be_read_is_named_in_one_line(cluster: LocalCluster) -> None:
+    job_id = launch(cluster, program("print('here')"))
+    cluster.wait(job_id, timeout=30)
+    logs = Path(cluster.poll(job_id).logs[0]).parent
+    os.chown(logs, 65534, -1)
+    as_any_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    command = [*as_any_user, *COMMAND, "logs", job_id]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (1, f"fray: [Errno 13] Permission denied: '{logs}'\n")
 
 
 def test_a_program_without_standard_streams_may_call_it(cluster: LocalCluster) -> None:

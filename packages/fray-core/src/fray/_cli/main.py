@@ -119,6 +119,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("fray: interrupted", err=True)
         return 130
+    except OSError as error:  # the system denies a file: which, and why, is all that its user needs
+        if error.filename is None:
+            raise
+        click.echo(f"fray: {error}", err=True)
+        return 1
     return result if isinstance(result, int) else 0
 
 
