@@ -113,9 +113,8 @@ def serve(
     with server:
         for name in names:
             server.new_queue(name, max_attempts=max_attempts)
-        stop: SimpleQueue[None] = (
-            SimpleQueue()
-        )  # a handler may put into it at any moment: an Event can lock up
+        # A handler may put into it at any moment; an Event can lock up.
+        stop: SimpleQueue[None] = SimpleQueue()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.put(None))
         if own is None:
