@@ -92,9 +92,8 @@ def ui(
         server = UiServer(clusters, queues=queues, port=port, allowed_hosts=allowed_hosts)
         server.start()
     try:
-        stop: SimpleQueue[None] = (
-            SimpleQueue()
-        )  # a handler may put into it at any moment: an Event can lock up
+        # A handler may put into it at any moment; an Event can lock up.
+        stop: SimpleQueue[None] = SimpleQueue()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.put(None))
         click.echo(server.link)
