@@ -26,6 +26,7 @@ from fray import (
     JobContext,
     TaskCancelledError,
     UnsupportedError,
+    WorkerDiedError,
     create_context,
     get_job_context,
 )
@@ -544,6 +545,20 @@ class TestSharing:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def test_the_end_of_the_fork_server_is_noticed_where_a_detached_actor_lives_on(
+        self, context: JobContext
+    ) -> None:
+        mortal = context.create_actor(Mortal, name="mortal", lifetime="detached")
+        try:
+            context.get(mortal.pid())
+            server = context.get(context.run(os.getppid))
+            held = context.create_task(time.sleep, 600)
+            os.kill(server, signal.SIGKILL)
+            with pytest.raises(WorkerDiedError):
+                context.get(held, timeout=20)
+        finally:
+            context.kill(mortal)
 
     def test_a_detached_actor_has_no_restarts(self, context: JobContext) -> None:
         options = ActorOptions(name="x", lifetime="detached", max_restarts=1)  # type: ignore[arg-type]

@@ -74,10 +74,12 @@ def send_frame(sock: socket.socket, data: bytes, descriptors: Sequence[int]) -> 
 def adopted(descriptor: int) -> socket.socket:
     """Return the socket of a descriptor that another process has given; it waits for as long as it takes.
 
-    What a program says by `socket.setdefaulttimeout` holds for what it gives away, too.
+    What a program says by `socket.setdefaulttimeout` holds for what it gives away, too. And what is given can
+    be inherited: a program that is started here would hide the end of this process from the other side.
     """
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(True)
+    sock.set_inheritable(False)
     return sock
 
 
