@@ -96,6 +96,13 @@ class Mortal:
     def count(self) -> Iterator[int]:
         yield from range(100)
 
+    def fork(self) -> int:
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(600)
+            os._exit(0)
+        return pid
+
 
 class Recalling(Mortal):
     """Says when a call ran: the process by the time of its start, and which call of it that was."""
@@ -559,6 +566,20 @@ class TestSharing:
                 context.get(held, timeout=20)
         finally:
             context.kill(mortal)
+
+    def test_a_dead_detached_actor_is_not_taken_for_a_living_one_where_a_child_of_it_lives(
+        self, context: JobContext
+    ) -> None:
+        mortal = context.create_actor(Mortal, name="mortal", lifetime="detached")
+        child = context.get(mortal.fork())
+        try:
+            os.kill(context.get(mortal.pid()), signal.SIGKILL)
+            with pytest.raises(ActorDiedError):
+                context.get(mortal.pid(), timeout=20)
+            with create_context("process") as other, pytest.raises(ActorNotFoundError):
+                other.get(other.get_actor("mortal").pid(), timeout=20)
+        finally:
+            os.kill(child, signal.SIGKILL)
 
     def test_a_detached_actor_has_no_restarts(self, context: JobContext) -> None:
         options = ActorOptions(name="x", lifetime="detached", max_restarts=1)  # type: ignore[arg-type]

@@ -179,6 +179,7 @@ def _end(error: Exception) -> NoReturn:
 
 def accept_all(worker: CallRunner, listener: socket.socket) -> None:
     """Accept connections; the directory of the socket keeps other users out."""
+    os.register_at_fork(after_in_child=listener.close)  # the actor is alive as long as it is open
     while True:
         try:
             sock, _ = listener.accept()

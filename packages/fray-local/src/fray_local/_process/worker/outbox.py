@@ -43,9 +43,11 @@ class Outbox:
     def disown(self) -> None:
         """In a forked child: refuse every message, and write none of those that were here already.
 
-        The other side would take them for messages of the process that was forked.
+        The other side would take them for messages of the process that was forked, whose end it learns of by
+        the end of the connection.
         """
         self._owner = os.getppid()
+        self._sock.close()
         self._frames.clear()
         self.threads_inside.clear()
         self._held, self._lock = None, threading.Lock()
