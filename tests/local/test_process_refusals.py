@@ -4,6 +4,8 @@ import contextlib
 import gc
 import os
 import resource
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +24,14 @@ def context() -> Iterator[JobContext]:
 
 def large(size: int = 1_000_000) -> bytes:
     return bytes(size)
+
+
+class Mortal:
+    def pid(self) -> int:
+        return os.getpid()
+
+    def hold(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 @contextlib.contextmanager
@@ -81,6 +91,16 @@ class TestDescriptors:
             counter = context.create_actor(Counter)
             with pytest.raises(ActorDiedError, match=r"process could not be started: .*open files"):
                 context.get(counter.value(), timeout=30)
+
+    def test_a_shared_actor_that_dies_meanwhile_is_dead(self) -> None:
+        with create_context("process", namespace="team") as context:
+            counter = context.create_actor(Mortal, name="mortal")
+            pid, held = context.get(counter.pid()), counter.hold(600)
+            with few_descriptors(0):
+                os.kill(pid, signal.SIGKILL)
+                with pytest.raises(ActorDiedError, match="SIGKILL"):
+                    context.get(held, timeout=30)
+            assert context.get(context.create_actor(Counter, 2, name="mortal").value(), timeout=30) == 2
 
     def test_results_for_which_there_are_none_fail_and_say_what_to_do(self, context: JobContext) -> None:
         assert context.get(context.run(abs, -1)) == 1

@@ -1,5 +1,6 @@
 """All actors of one context: made here, or found by name in a namespace that processes share."""
 
+import contextlib
 import os
 import socket
 import uuid
@@ -307,7 +308,9 @@ class ActorRegistry:
         if name is not None and endpoint is not None:
             self._forget(name, endpoint)
         if record is not None:
-            ActorDirectory(record.namespace).remove(record)
+            # No descriptor is left, say: the record goes with the next claim, and the calls must fail now.
+            with contextlib.suppress(OSError):
+                ActorDirectory(record.namespace).remove(record)
 
 
 def _label(title: str, options: ActorOptions) -> str:
