@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import json
 import os
+import pickle
 import signal
 import stat
 import subprocess
@@ -443,6 +444,36 @@ class TestSharing:
             with create_context("threadpool") as threads:
                 # Not through pickle here: a context of threads calls it where it is.
                 assert first.get(threads.get(threads.run(counter.increment))) == 1
+
+    def test_a_handle_from_another_program_that_is_dropped_leaves_no_connection(
+        self, context: JobContext
+    ) -> None:
+        counter = context.create_actor(Counter, name="tally", lifetime="detached")
+        try:
+            context.get(counter.value())
+            out = run_elsewhere(f"""
+                import os, pickle
+                from fray import create_context, use_context
+                from fray.testing.gates import until
+
+                def sockets():
+                    files = (f"/proc/self/fd/{{number}}" for number in os.listdir("/proc/self/fd"))
+                    return sum("socket:" in os.path.realpath(file) for file in files)
+
+                with create_context("process", max_workers=1) as context, use_context(context):
+                    context.get(context.run(abs, -1))
+                    before = sockets()
+                    for _ in range(5):
+                        counter = pickle.loads({pickle.dumps(counter)!r})
+                        total = context.get(counter.increment())
+                    assert sockets() > before
+                    del counter
+                    until(lambda: sockets() <= before, "the connections are closed", 20)
+                    print(total)
+            """)
+            assert out == "5\n"
+        finally:
+            context.kill(counter)
 
     def test_large_values_reach_an_actor_of_another_process(self, context: JobContext) -> None:
         kept = context.create_actor(dict, name="kept", lifetime="detached")

@@ -110,6 +110,7 @@ class ActorRegistry:
         endpoint = self._connect(ActorDirectory(namespace), name)
         if endpoint is None:
             raise ActorNotFoundError(name)
+        endpoint.close_when_dropped()  # each handle that arrives later would leave a connection behind
         return endpoint
 
     def kill(self, endpoint: ProcessEndpoint) -> None:
