@@ -97,6 +97,10 @@ class Mortal:
     def count(self) -> Iterator[int]:
         yield from range(100)
 
+    def hold(self, started: Gate, gate: Gate) -> None:
+        started.open()
+        gate.wait()
+
     def fork(self) -> int:
         pid = os.fork()
         if pid == 0:
@@ -114,6 +118,15 @@ class Recalling(Mortal):
     def seen(self) -> tuple[float, int]:
         self._calls += 1
         return self._started, self._calls
+
+
+class AsyncMortal:
+    async def die(self, ran: Path) -> None:
+        with ran.open("a") as file:
+            file.write("once ")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def ready(self) -> None: ...
 
 
 class Refusing:
@@ -251,6 +264,44 @@ class TestDeath:
                 call()
                 turns = [turn for turn in (turn_of(context, ref) for ref in refs) if turn is not None]
                 assert turns == sorted(turns)
+
+    def test_an_async_method_that_ran_does_not_run_again(self, context: JobContext, tmp_path: Path) -> None:
+        options = ActorOptions(max_concurrency=1, max_restarts=2)
+        actor = context.create_actor(AsyncMortal, options=options)
+        with pytest.raises(ActorDiedError, match=r"while it ran die\(\)"):
+            context.get(actor.die(tmp_path / "ran"), timeout=30)
+        assert context.get(actor.ready(), timeout=30) is None
+        assert (tmp_path / "ran").read_text() == "once "
+
+    def test_a_stream_of_one_that_is_made_anew_does_not_begin_again(self, context: JobContext) -> None:
+        mortal = context.create_actor(Mortal, options=ActorOptions(max_restarts=1))
+        pid, first, second = context.get(mortal.pid()), mortal.count(), mortal.count()
+        seen = [context.get(next(second))]
+        for _ in range(17):  # the last of them comes after it was resumed
+            context.get(next(first))
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ActorDiedError):
+            seen.extend(context.get(item, timeout=30) for item in second)
+        assert seen == list(range(len(seen)))
+
+    def test_what_waited_behind_a_call_of_another_program_runs_in_the_next_process(
+        self, tmp_path: Path
+    ) -> None:
+        with (
+            create_context("process", max_workers=1, namespace="team") as maker,
+            create_context("process", max_workers=1, namespace="team") as other,
+        ):
+            mortal = maker.create_actor(Mortal, name="mortal", options=ActorOptions(max_restarts=1))
+            pid, found = maker.get(mortal.pid()), other.get_actor("mortal")
+            other.get([found.pid() for _ in range(9)])
+            started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+            held = found.hold(started, gate)
+            started.wait()
+            waits = mortal.pid()
+            os.kill(pid, signal.SIGKILL)
+            assert maker.get(waits, timeout=30) != pid
+            with pytest.raises(ActorDiedError):
+                other.get(held, timeout=30)
 
     def test_a_killed_actors_process_is_gone(self, context: JobContext) -> None:
         mortal = context.create_actor(Mortal)
