@@ -5,6 +5,7 @@ import gc
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +118,24 @@ class TestDescriptors:
         assert any("out of file descriptors" in one and "ulimit -n" in one for one in said), said
         del kept, ref, _
         assert len(context.get(context.run(large, 100_000), timeout=30)) == 100_000
+
+
+def little_memory() -> None:
+    """Let this process have as much memory as it has, and a little more."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + 20_000_000
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit the address space")
+def test_a_worker_that_has_no_memory_for_a_function_does_not_keep_it_waiting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = bytes(80_000_000)
+    with create_context("process", max_workers=1) as context:
+        context.get(context.run(little_memory))
+        assert context.get(context.run(lambda: len(data)), timeout=30) == len(data)  # on another worker
+    assert "fray: a message could not be read: MemoryError" in capsys.readouterr().err
 
 
 class TestSpilling:

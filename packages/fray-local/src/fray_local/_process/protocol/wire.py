@@ -99,6 +99,13 @@ def describe_limit() -> str:
     )
 
 
+def describe_failure(error: Exception) -> str:
+    """Return what to say of a connection from which nothing more can be read."""
+    if isinstance(error, OutOfDescriptorsError):
+        return str(error.strerror)
+    return f"a message could not be read: {error!r}"
+
+
 class Reader:
     """Takes messages out of what arrives on a socket."""
 

@@ -29,7 +29,7 @@ from fray_local._process.protocol.messages import (
     Revoke,
 )
 from fray_local._process.protocol.values import ERROR, Blob, Segment
-from fray_local._process.protocol.wire import OutOfDescriptorsError, Reader, close_all
+from fray_local._process.protocol.wire import Reader, close_all, describe_failure
 from fray_local._process.worker import output
 from fray_local._process.worker.incoming_calls import FunctionCache, IncomingCall
 from fray_local._process.worker.interfaces import CallRunner
@@ -66,13 +66,9 @@ class Connection:
         while True:
             try:
                 messages = self._reader.read()
-            except (EOFError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - its end, no memory, or bytes that are not a pickle
                 if self.is_owner:
                     _end(error)
-                break
-            except Exception:  # what bytes that are not a pickle raise, which may be anything
-                if self.is_owner:
-                    raise
                 break
             for message, descriptors in messages:
                 self._receive(message, deque(descriptors))
@@ -170,11 +166,12 @@ def _keys(blob: Blob) -> tuple[Any, ...]:
 
 def _end(error: Exception) -> NoReturn:
     """Exit: the owner, who wants the results, is gone, or its messages cannot be read."""
-    if isinstance(error, OutOfDescriptorsError):
-        with contextlib.suppress(OSError):
-            os.write(2, f"fray: {error.strerror}\n".encode())
-        os._exit(1)
-    os._exit(0)
+    if isinstance(error, EOFError):
+        os._exit(0)
+    why = describe_failure(error)
+    with contextlib.suppress(OSError):
+        os.write(2, f"fray: {why}\n".encode())
+    os._exit(1)
 
 
 def accept_all(worker: CallRunner, listener: socket.socket) -> None:
