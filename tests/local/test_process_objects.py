@@ -97,6 +97,19 @@ def test_memory_goes_with_the_last_reference(context: JobContext) -> None:
     until(lambda: memory_files() == 0, "the memory is given back")
 
 
+def test_a_program_that_is_started_meanwhile_keeps_no_memory(context: JobContext, tmp_path: Path) -> None:
+    def inherited(by: str) -> str:
+        os.system(f"ls -l /proc/self/fd > {tmp_path / by}")
+        return (tmp_path / by).read_text()
+
+    result = context.run(bytes, 1_000_000)
+    context.wait([result])
+    assert "memfd" not in inherited("owner")
+    seen = context.get(context.run(lambda _: inherited("worker"), result))
+    assert "memfd" not in seen
+    assert "socket" not in seen
+
+
 def test_a_reference_inside_a_task_keeps_the_memory(context: JobContext) -> None:
     def first(inside: list[Any]) -> int:
         return len(get_job_context().get(inside[0]))

@@ -17,6 +17,7 @@ _HEADER = struct.Struct("<QHB")  # length of the pickle, descriptors, the messag
 _CHUNK = 1 << 18
 _MOST_DESCRIPTORS = 250  # Linux passes 253 with one message
 _ANCILLARY = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
+_NOT_INHERITED = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # macOS does not have it
 
 
 def encode(message: Message, descriptors: int = 0) -> bytes:
@@ -127,7 +128,7 @@ class Reader:
             BlockingIOError: Nothing is there and the socket does not block.
         """
         try:
-            size, ancillary, flags, _ = self._sock.recvmsg_into([self._buffer], _ANCILLARY)
+            size, ancillary, flags, _ = self._sock.recvmsg_into([self._buffer], _ANCILLARY, _NOT_INHERITED)
         except ConnectionError:
             raise EOFError from None
         for level, kind, content in ancillary:
