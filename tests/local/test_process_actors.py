@@ -87,6 +87,13 @@ def is_dead(context: JobContext, actor: Any) -> bool:
     return False
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
 class Mortal:
     def pid(self) -> int:
         return os.getpid()
@@ -433,6 +440,28 @@ class TestSharing:
             context.get(counter.value())
         assert main(["actors", "kill", "left"]) == 1
         assert "no actor named 'left'" in capsys.readouterr().err
+
+    def test_what_it_started_ends_with_it(self) -> None:
+        started = run_elsewhere("""
+            import subprocess
+            from fray import create_context
+
+            class Starter:
+                def start(self):
+                    return subprocess.Popen(["sleep", "600"]).pid
+
+            with create_context("process", max_workers=1) as context:
+                starter = context.create_actor(Starter, name="starter", lifetime="detached")
+                print(context.get(starter.start()))
+        """)
+        pid = int(started)
+        assert not has_ended(pid)
+        try:
+            assert main(["actors", "kill", "starter"]) == 0
+            until(lambda: has_ended(pid), "it has ended", 20)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def test_the_command_line_says_so_where_an_actor_does_not_end(
         self, context: JobContext, capsys: pytest.CaptureFixture[str]

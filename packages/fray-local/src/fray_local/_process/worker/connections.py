@@ -10,9 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
-from fray.backend import pack_exception
+from fray.backend import pack_exception, process_tree
 from fray_local._process.protocol.messages import (
     Call,
     Cancel,
@@ -36,6 +37,7 @@ from fray_local._process.worker.interfaces import CallRunner
 from fray_local._process.worker.outbox import Outbox
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+_KILL_SECONDS = 3.0  # for what an actor that is to die has started
 _ACCEPT_AGAIN = 0.1  # seconds; a process that is out of descriptors may close some
 
 
@@ -58,7 +60,7 @@ class Connection:
             ForgetSegment: self._forget_segment,
             Revoke: lambda _, __: self._give_back(),
             Exit: lambda _, __: self._worker.finish() if self.is_owner else None,
-            Die: lambda _, __: os._exit(0),
+            Die: lambda _, __: _die(),
         }
 
     def listen(self) -> None:
@@ -172,6 +174,18 @@ def _end(error: Exception) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(2, f"fray: {why}\n".encode())
     os._exit(1)
+
+
+def _die() -> NoReturn:
+    """Exit with all that was started here: of a detached actor there is no fork server that would end it."""
+    try:
+        from fray.backend import SUPERVISOR_MODULE  # of a job that was launched here, and goes on
+
+        process_tree.kill_until_gone(
+            partial(process_tree.descendants, os.getpid(), SUPERVISOR_MODULE), _KILL_SECONDS
+        )
+    finally:
+        os._exit(0)
 
 
 def accept_all(worker: CallRunner, listener: socket.socket) -> None:
