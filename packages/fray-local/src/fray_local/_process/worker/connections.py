@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from fray.backend import pack_exception, process_tree
+from fray.backend import NoThreadError, pack_exception, process_tree, start_thread
 from fray_local._process.protocol.messages import (
     Call,
     Cancel,
@@ -201,4 +201,7 @@ def accept_all(worker: CallRunner, listener: socket.socket) -> None:
             continue
         sock.setblocking(True)  # whatever the program has said by `socket.setdefaulttimeout`
         connection = Connection(worker, sock, owner=False)
-        threading.Thread(target=connection.listen, name="fray-peer", daemon=True).start()
+        try:
+            start_thread(threading.Thread(target=connection.listen, name="fray-peer", daemon=True))
+        except NoThreadError:  # the limit on them: this caller is refused, and later ones may be heard
+            sock.close()
