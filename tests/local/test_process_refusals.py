@@ -6,13 +6,22 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fray import ActorDiedError, JobContext, RuntimeEnv, TaskOptions, WorkerDiedError, create_context
+from fray import (
+    ActorDiedError,
+    JobContext,
+    RuntimeEnv,
+    TaskOptions,
+    WorkerDiedError,
+    create_context,
+    get_job_context,
+)
 from fray.testing.gates import Gate
 from fray.testing.tasks import Counter
 
@@ -118,6 +127,19 @@ class TestDescriptors:
         assert any("out of file descriptors" in one and "ulimit -n" in one for one in said), said
         del kept, ref, _
         assert len(context.get(context.run(large, 100_000), timeout=30)) == 100_000
+
+
+def store_without_threads(count: int) -> list[int]:
+    context = get_job_context()
+    before = threading.stack_size(1 << 50)  # of each thread to come: none can be started
+    try:
+        return context.get([context.put(number) for number in range(count)], timeout=30)
+    finally:
+        threading.stack_size(before)
+
+
+def test_a_worker_that_can_start_no_thread_sends_at_once(context: JobContext) -> None:
+    assert context.get(context.run(store_without_threads, 100), timeout=60) == list(range(100))
 
 
 def little_memory() -> None:
