@@ -555,6 +555,39 @@ class TestSharing:
         finally:
             context.kill(counter)
 
+    def test_an_actor_of_a_killed_program_is_gone_also_where_a_child_of_that_lives(self) -> None:
+        code = """
+            import os, signal, sys, time
+            from fray import create_context
+            from fray.testing.tasks import Counter
+            context = create_context("process", max_workers=1, namespace="team")
+            counter = context.create_actor(Counter, name="tally")
+            context.get(counter.value())
+            child = os.fork()
+            if not child:
+                os.close(1)
+                time.sleep(600)
+            print(child, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+        killed = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, timeout=60, check=False
+        )
+        try:
+            with create_context("process", max_workers=1, namespace="team") as context:
+
+                def is_gone() -> bool:
+                    try:
+                        context.get_actor("tally")
+                    except ActorNotFoundError:
+                        return True
+                    return False
+
+                until(is_gone, "the actor's own process has ended", 20)
+                assert context.get(context.create_actor(Counter, 5, name="tally").value(), timeout=20) == 5
+        finally:
+            os.kill(int(killed.stdout), signal.SIGKILL)
+
     def test_large_values_reach_an_actor_of_another_process(self, context: JobContext) -> None:
         kept = context.create_actor(dict, name="kept", lifetime="detached")
         try:
