@@ -4,10 +4,10 @@ import contextlib
 import gc
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -139,6 +139,20 @@ def test_more_than_the_limit_is_refused_with_the_figures(tmp_path: Path) -> None
         del many
         kept.clear()
         assert len(context.get(context.put(b"x" * 2 * MEGABYTE))) == 2 * MEGABYTE
+
+
+def length_of_a_future(size: int) -> Any:
+    future: Future[bytes] = Future()
+    future.set_result(bytes(size))
+    context, length = get_job_context(), cast("Callable[..., int]", len)
+    return context.get(context.run(length, future))
+
+
+def test_the_result_of_a_future_counts_as_well() -> None:
+    with create_context("process", max_workers=1, object_store_memory=500_000) as context:
+        assert context.get(context.run(length_of_a_future, 400_000), timeout=30) == 400_000
+        with pytest.raises(MemoryError, match="of 500,000 bytes are in use"):
+            context.get(context.run(length_of_a_future, 600_000), timeout=30)
 
 
 def test_more_than_the_limit_goes_to_disk_where_asked(tmp_path: Path) -> None:
