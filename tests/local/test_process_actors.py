@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import json
 import os
+import pickle
 import signal
 import stat
 import subprocess
@@ -26,6 +27,7 @@ from fray import (
     JobContext,
     TaskCancelledError,
     UnsupportedError,
+    WorkerDiedError,
     create_context,
     get_job_context,
 )
@@ -85,6 +87,13 @@ def is_dead(context: JobContext, actor: Any) -> bool:
     return False
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
 class Mortal:
     def pid(self) -> int:
         return os.getpid()
@@ -94,6 +103,17 @@ class Mortal:
 
     def count(self) -> Iterator[int]:
         yield from range(100)
+
+    def hold(self, started: Gate, gate: Gate) -> None:
+        started.open()
+        gate.wait()
+
+    def fork(self) -> int:
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(600)
+            os._exit(0)
+        return pid
 
 
 class Recalling(Mortal):
@@ -105,6 +125,15 @@ class Recalling(Mortal):
     def seen(self) -> tuple[float, int]:
         self._calls += 1
         return self._started, self._calls
+
+
+class AsyncMortal:
+    async def die(self, ran: Path) -> None:
+        with ran.open("a") as file:
+            file.write("once ")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def ready(self) -> None: ...
 
 
 class Refusing:
@@ -243,6 +272,44 @@ class TestDeath:
                 turns = [turn for turn in (turn_of(context, ref) for ref in refs) if turn is not None]
                 assert turns == sorted(turns)
 
+    def test_an_async_method_that_ran_does_not_run_again(self, context: JobContext, tmp_path: Path) -> None:
+        options = ActorOptions(max_concurrency=1, max_restarts=2)
+        actor = context.create_actor(AsyncMortal, options=options)
+        with pytest.raises(ActorDiedError, match=r"while it ran die\(\)"):
+            context.get(actor.die(tmp_path / "ran"), timeout=30)
+        assert context.get(actor.ready(), timeout=30) is None
+        assert (tmp_path / "ran").read_text() == "once "
+
+    def test_a_stream_of_one_that_is_made_anew_does_not_begin_again(self, context: JobContext) -> None:
+        mortal = context.create_actor(Mortal, options=ActorOptions(max_restarts=1))
+        pid, first, second = context.get(mortal.pid()), mortal.count(), mortal.count()
+        seen = [context.get(next(second))]
+        for _ in range(17):  # the last of them comes after it was resumed
+            context.get(next(first))
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ActorDiedError):
+            seen.extend(context.get(item, timeout=30) for item in second)
+        assert seen == list(range(len(seen)))
+
+    def test_what_waited_behind_a_call_of_another_program_runs_in_the_next_process(
+        self, tmp_path: Path
+    ) -> None:
+        with (
+            create_context("process", max_workers=1, namespace="team") as maker,
+            create_context("process", max_workers=1, namespace="team") as other,
+        ):
+            mortal = maker.create_actor(Mortal, name="mortal", options=ActorOptions(max_restarts=1))
+            pid, found = maker.get(mortal.pid()), other.get_actor("mortal")
+            other.get([found.pid() for _ in range(9)])
+            started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+            held = found.hold(started, gate)
+            started.wait()
+            waits = mortal.pid()
+            os.kill(pid, signal.SIGKILL)
+            assert maker.get(waits, timeout=30) != pid
+            with pytest.raises(ActorDiedError):
+                other.get(held, timeout=30)
+
     def test_a_killed_actors_process_is_gone(self, context: JobContext) -> None:
         mortal = context.create_actor(Mortal)
         pid = context.get(mortal.pid())
@@ -374,6 +441,28 @@ class TestSharing:
         assert main(["actors", "kill", "left"]) == 1
         assert "no actor named 'left'" in capsys.readouterr().err
 
+    def test_what_it_started_ends_with_it(self) -> None:
+        started = run_elsewhere("""
+            import subprocess
+            from fray import create_context
+
+            class Starter:
+                def start(self):
+                    return subprocess.Popen(["sleep", "600"]).pid
+
+            with create_context("process", max_workers=1) as context:
+                starter = context.create_actor(Starter, name="starter", lifetime="detached")
+                print(context.get(starter.start()))
+        """)
+        pid = int(started)
+        assert not has_ended(pid)
+        try:
+            assert main(["actors", "kill", "starter"]) == 0
+            until(lambda: has_ended(pid), "it has ended", 20)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def test_the_command_line_says_so_where_an_actor_does_not_end(
         self, context: JobContext, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -435,6 +524,69 @@ class TestSharing:
             with create_context("threadpool") as threads:
                 # Not through pickle here: a context of threads calls it where it is.
                 assert first.get(threads.get(threads.run(counter.increment))) == 1
+
+    def test_a_handle_from_another_program_that_is_dropped_leaves_no_connection(
+        self, context: JobContext
+    ) -> None:
+        counter = context.create_actor(Counter, name="tally", lifetime="detached")
+        try:
+            context.get(counter.value())
+            out = run_elsewhere(f"""
+                import os, pickle
+                from fray import create_context, use_context
+                from fray.testing.gates import until
+
+                def sockets():
+                    files = (f"/proc/self/fd/{{number}}" for number in os.listdir("/proc/self/fd"))
+                    return sum("socket:" in os.path.realpath(file) for file in files)
+
+                with create_context("process", max_workers=1) as context, use_context(context):
+                    context.get(context.run(abs, -1))
+                    before = sockets()
+                    for _ in range(5):
+                        counter = pickle.loads({pickle.dumps(counter)!r})
+                        total = context.get(counter.increment())
+                    assert sockets() > before
+                    del counter
+                    until(lambda: sockets() <= before, "the connections are closed", 20)
+                    print(total)
+            """)
+            assert out == "5\n"
+        finally:
+            context.kill(counter)
+
+    def test_an_actor_of_a_killed_program_is_gone_also_where_a_child_of_that_lives(self) -> None:
+        code = """
+            import os, signal, sys, time
+            from fray import create_context
+            from fray.testing.tasks import Counter
+            context = create_context("process", max_workers=1, namespace="team")
+            counter = context.create_actor(Counter, name="tally")
+            context.get(counter.value())
+            child = os.fork()
+            if not child:
+                os.close(1)
+                time.sleep(600)
+            print(child, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+        killed = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, timeout=60, check=False
+        )
+        try:
+            with create_context("process", max_workers=1, namespace="team") as context:
+
+                def is_gone() -> bool:
+                    try:
+                        context.get_actor("tally")
+                    except ActorNotFoundError:
+                        return True
+                    return False
+
+                until(is_gone, "the actor's own process has ended", 20)
+                assert context.get(context.create_actor(Counter, 5, name="tally").value(), timeout=20) == 5
+        finally:
+            os.kill(int(killed.stdout), signal.SIGKILL)
 
     def test_large_values_reach_an_actor_of_another_process(self, context: JobContext) -> None:
         kept = context.create_actor(dict, name="kept", lifetime="detached")
@@ -544,6 +696,34 @@ class TestSharing:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def test_the_end_of_the_fork_server_is_noticed_where_a_detached_actor_lives_on(
+        self, context: JobContext
+    ) -> None:
+        mortal = context.create_actor(Mortal, name="mortal", lifetime="detached")
+        try:
+            context.get(mortal.pid())
+            server = context.get(context.run(os.getppid))
+            held = context.create_task(time.sleep, 600)
+            os.kill(server, signal.SIGKILL)
+            with pytest.raises(WorkerDiedError):
+                context.get(held, timeout=20)
+        finally:
+            context.kill(mortal)
+
+    def test_a_dead_detached_actor_is_not_taken_for_a_living_one_where_a_child_of_it_lives(
+        self, context: JobContext
+    ) -> None:
+        mortal = context.create_actor(Mortal, name="mortal", lifetime="detached")
+        child = context.get(mortal.fork())
+        try:
+            os.kill(context.get(mortal.pid()), signal.SIGKILL)
+            with pytest.raises(ActorDiedError):
+                context.get(mortal.pid(), timeout=20)
+            with create_context("process") as other, pytest.raises(ActorNotFoundError):
+                other.get(other.get_actor("mortal").pid(), timeout=20)
+        finally:
+            os.kill(child, signal.SIGKILL)
 
     def test_a_detached_actor_has_no_restarts(self, context: JobContext) -> None:
         options = ActorOptions(name="x", lifetime="detached", max_restarts=1)  # type: ignore[arg-type]

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from fray import TaskOptions, UnsupportedError, create_context
+from fray.cluster import Entrypoint, JobRequest, create_cluster
 from fray.job import JobContext, get_job_context
-from fray.testing.gates import until
+from fray.testing.gates import Gate, until
 
 
 @pytest.fixture
@@ -51,6 +52,10 @@ def leave_a_thread() -> None:
     threading.Thread(target=time.sleep, args=[600]).start()
 
 
+def launch(gate: Gate) -> str:
+    return create_cluster("local").launch(JobRequest("held", Entrypoint.from_callable(gate.wait)))
+
+
 class TestTheEndOfAContext:
     @pytest.mark.timeout(240)
     @pytest.mark.parametrize("leave", [leave_a_pool, leave_joblib])
@@ -72,6 +77,14 @@ class TestTheEndOfAContext:
             pid = context.get(context.run(start_sleeper))
             assert alive(pid)
         assert not alive(pid)
+
+    def test_a_job_that_a_task_launched_goes_on(self, tmp_path: Path) -> None:
+        gate = Gate(tmp_path / "gate")
+        with create_context("process", max_workers=1) as context:
+            job_id = context.get(context.run(launch, gate))
+        gate.open()
+        info = create_cluster("local").wait(job_id, timeout=60)
+        assert (info.status, info.error_message) == ("succeeded", None)
 
     def test_it_ends_with_a_worker_that_is_killed(self, context: JobContext) -> None:
         worker, pid = context.get([context.run(os.getpid), context.run(start_sleeper)])

@@ -4,10 +4,10 @@ import contextlib
 import gc
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -97,6 +97,19 @@ def test_memory_goes_with_the_last_reference(context: JobContext) -> None:
     until(lambda: memory_files() == 0, "the memory is given back")
 
 
+def test_a_program_that_is_started_meanwhile_keeps_no_memory(context: JobContext, tmp_path: Path) -> None:
+    def inherited(by: str) -> str:
+        os.system(f"ls -l /proc/self/fd > {tmp_path / by}")
+        return (tmp_path / by).read_text()
+
+    result = context.run(bytes, 1_000_000)
+    context.wait([result])
+    assert "memfd" not in inherited("owner")
+    seen = context.get(context.run(lambda _: inherited("worker"), result))
+    assert "memfd" not in seen
+    assert "socket" not in seen
+
+
 def test_a_reference_inside_a_task_keeps_the_memory(context: JobContext) -> None:
     def first(inside: list[Any]) -> int:
         return len(get_job_context().get(inside[0]))
@@ -126,6 +139,20 @@ def test_more_than_the_limit_is_refused_with_the_figures(tmp_path: Path) -> None
         del many
         kept.clear()
         assert len(context.get(context.put(b"x" * 2 * MEGABYTE))) == 2 * MEGABYTE
+
+
+def length_of_a_future(size: int) -> Any:
+    future: Future[bytes] = Future()
+    future.set_result(bytes(size))
+    context, length = get_job_context(), cast("Callable[..., int]", len)
+    return context.get(context.run(length, future))
+
+
+def test_the_result_of_a_future_counts_as_well() -> None:
+    with create_context("process", max_workers=1, object_store_memory=500_000) as context:
+        assert context.get(context.run(length_of_a_future, 400_000), timeout=30) == 400_000
+        with pytest.raises(MemoryError, match="of 500,000 bytes are in use"):
+            context.get(context.run(length_of_a_future, 600_000), timeout=30)
 
 
 def test_more_than_the_limit_goes_to_disk_where_asked(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fray import JobContext, UnsupportedError, create_context, get_job_context
+from fray import JobContext, UnsupportedError, WorkerDiedError, create_context, get_job_context
 from fray.testing.gates import Gate
 
 
@@ -45,6 +45,33 @@ class TestPrograms:
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 800
         assert set(lines) == {who * 50 for who in "abcd"}
+
+    def test_what_takes_no_output_from_other_threads_keeps_no_task_from_its_end(
+        self, context: JobContext, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class OfTheMainThread(io.StringIO):
+            def write(self, _: str, /) -> int:
+                raise RuntimeError("main thread is not in main loop")
+
+        def speak(code: int) -> int:
+            sys.stdout.write("no end of a line")
+            sys.stdout.flush()
+            if code:
+                os._exit(code)
+            return code
+
+        monkeypatch.setattr(sys, "stdout", OfTheMainThread())
+        with pytest.raises(WorkerDiedError, match="exit code 3"):
+            context.get(context.run(speak, 3), timeout=20)
+        assert context.get(context.run(speak, 0), timeout=20) == 0
+
+    def test_a_task_that_closed_the_descriptor_of_its_output_has_a_result(self, context: JobContext) -> None:
+        def close() -> int:
+            sys.stdout.write("no end of a line")
+            os.close(1)
+            return 7
+
+        assert context.get(context.run(close), timeout=20) == 7
 
     def test_a_very_long_line_takes_about_the_time_of_short_ones(
         self, context: JobContext, monkeypatch: pytest.MonkeyPatch

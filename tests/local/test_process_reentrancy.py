@@ -407,6 +407,23 @@ class TestCtrlC:
                     struck(lambda: context.run(abs, -1), point, "_runners.threads")
                 assert context.get(context.run(abs, -2), timeout=20) == 2
 
+    def test_the_process_context_runs_its_later_tasks(self) -> None:
+        with create_context("process", max_workers=1) as context:
+
+            def run() -> None:
+                context.run(abs, -1)
+
+            def strike() -> None:
+                signal.raise_signal(signal.SIGINT)
+
+            context.get(context.run(abs, -1))
+            lines = interrupted(run, run, 0, "_process.owner")
+            assert lines
+            for line in range(1, lines + 1):
+                with contextlib.suppress(KeyboardInterrupt):
+                    interrupted(run, strike, line, "_process.owner")
+                assert context.get(context.run(abs, -2), timeout=20) == 2
+
 
 class TestTheEndOfAProgram:
     @pytest.mark.parametrize("ending", ["raise ValueError('crash')", "sys.exit(3)"])

@@ -4,12 +4,24 @@ import contextlib
 import gc
 import os
 import resource
+import signal
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fray import ActorDiedError, JobContext, RuntimeEnv, TaskOptions, WorkerDiedError, create_context
+from fray import (
+    ActorDiedError,
+    JobContext,
+    RuntimeEnv,
+    TaskOptions,
+    WorkerDiedError,
+    create_context,
+    get_job_context,
+)
 from fray.testing.gates import Gate
 from fray.testing.tasks import Counter
 
@@ -22,6 +34,14 @@ def context() -> Iterator[JobContext]:
 
 def large(size: int = 1_000_000) -> bytes:
     return bytes(size)
+
+
+class Mortal:
+    def pid(self) -> int:
+        return os.getpid()
+
+    def hold(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 @contextlib.contextmanager
@@ -82,6 +102,16 @@ class TestDescriptors:
             with pytest.raises(ActorDiedError, match=r"process could not be started: .*open files"):
                 context.get(counter.value(), timeout=30)
 
+    def test_a_shared_actor_that_dies_meanwhile_is_dead(self) -> None:
+        with create_context("process", namespace="team") as context:
+            counter = context.create_actor(Mortal, name="mortal")
+            pid, held = context.get(counter.pid()), counter.hold(600)
+            with few_descriptors(0):
+                os.kill(pid, signal.SIGKILL)
+                with pytest.raises(ActorDiedError, match="SIGKILL"):
+                    context.get(held, timeout=30)
+            assert context.get(context.create_actor(Counter, 2, name="mortal").value(), timeout=30) == 2
+
     def test_results_for_which_there_are_none_fail_and_say_what_to_do(self, context: JobContext) -> None:
         assert context.get(context.run(abs, -1)) == 1
         said = []
@@ -97,6 +127,37 @@ class TestDescriptors:
         assert any("out of file descriptors" in one and "ulimit -n" in one for one in said), said
         del kept, ref, _
         assert len(context.get(context.run(large, 100_000), timeout=30)) == 100_000
+
+
+def store_without_threads(count: int) -> list[int]:
+    context = get_job_context()
+    before = threading.stack_size(1 << 50)  # of each thread to come: none can be started
+    try:
+        return context.get([context.put(number) for number in range(count)], timeout=30)
+    finally:
+        threading.stack_size(before)
+
+
+def test_a_worker_that_can_start_no_thread_sends_at_once(context: JobContext) -> None:
+    assert context.get(context.run(store_without_threads, 100), timeout=60) == list(range(100))
+
+
+def little_memory() -> None:
+    """Let this process have as much memory as it has, and a little more."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + 20_000_000
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit the address space")
+def test_a_worker_that_has_no_memory_for_a_function_does_not_keep_it_waiting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = bytes(80_000_000)
+    with create_context("process", max_workers=1) as context:
+        context.get(context.run(little_memory))
+        assert context.get(context.run(lambda: len(data)), timeout=30) == len(data)  # on another worker
+    assert "fray: a message could not be read: MemoryError" in capsys.readouterr().err
 
 
 class TestSpilling:

@@ -3,6 +3,7 @@
 import os
 import resource
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fray import create_context
+from fray import ActorDiedError, create_context
 from fray.testing import tasks
 
 
@@ -96,3 +97,26 @@ def test_an_actor_that_was_out_of_descriptors_can_be_called_again() -> None:
         second.wait(calls[1:], timeout=0.2)
         maker.get(made.give_back(), timeout=60)
         assert [first.get(calls[0], timeout=60), second.get(calls[1], timeout=60)] == [42, 42]
+
+
+class Threadless:
+    """An actor that can start no thread for a while."""
+
+    def limit(self, most: int) -> int:
+        return threading.stack_size(most)  # of each thread to come
+
+    def answer(self) -> int:
+        return 42
+
+
+def test_an_actor_that_could_start_no_thread_can_be_called_again() -> None:
+    with ExitStack() as ends:
+        maker, first, second = (
+            ends.enter_context(create_context("process", max_workers=1, namespace="few")) for _ in range(3)
+        )
+        made = maker.create_actor(Threadless, name="threadless")
+        maker.get(made.limit(1 << 50), timeout=60)
+        with pytest.raises(ActorDiedError):
+            first.get(first.get_actor("threadless").answer(), timeout=20)
+        maker.get(made.limit(0), timeout=60)
+        assert second.get(second.get_actor("threadless").answer(), timeout=20) == 42

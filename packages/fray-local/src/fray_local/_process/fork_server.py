@@ -199,15 +199,21 @@ class ForkServer:
             if status is None:
                 _, status = os.waitpid(pid, 0)
             if pid not in self._detached:
-                self._kill_orphans()
+                process_tree.send(self._orphans(), signal.SIGKILL)
             self._detached.discard(pid)
             if number is not None:
                 with contextlib.suppress(OSError):
                     send_all(self._sock, Exited(number, os.waitstatus_to_exitcode(status)))
 
-    def _kill_orphans(self) -> None:
-        """Kill what dead workers left: all children but the workers and the detached actors."""
-        process_tree.send(_children() - self._workers.keys() - self._detached, signal.SIGKILL)
+    def _orphans(self) -> list[int]:
+        """Return what dead workers left: all children but the workers, and what is to outlive its program."""
+        found = _children() - self._workers.keys() - self._detached
+        if not found:
+            return []
+        from fray.backend import SUPERVISOR_MODULE  # of a job that a task launched
+
+        lasting = {SUPERVISOR_MODULE, OUTLIVES_JOBS}
+        return [pid for pid in found if lasting.isdisjoint(process_tree.command_of(pid))]
 
     def _end(self) -> None:
         for pid in self._workers:
@@ -218,10 +224,10 @@ class ForkServer:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
                 del self._workers[pid]
-            orphans = _children() - self._detached
+            orphans = self._orphans()
             if not orphans:
                 return
-            self._kill_orphans()
+            process_tree.send(orphans, signal.SIGKILL)
             for pid in orphans:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from fray.backend import EngineEndpoint, dispatch, identity_of, note_kept
+from fray.backend import EngineEndpoint, disown_in_children, dispatch, identity_of, note_kept
 from fray_local._process.owner.actor_directory import ActorRecord
 from fray_local._process.owner.actor_reservations import ActorReservation
 from fray_local._process.owner.calls import CallState, packs_values
@@ -62,6 +62,7 @@ class ActorProcess:
         self._turns = itertools.count()
         self._retired = False
         self._gone = threading.Event()
+        disown_in_children(self)
 
     # The engine's side; see `fray.backend.ActorRunner`.
 
@@ -100,6 +101,11 @@ class ActorProcess:
         """End the process now."""
         if self._worker is not None and self.is_own:
             self._worker.kill()
+
+    def disown(self) -> None:
+        """In a forked child: the actor is alive as long as somebody listens for it."""
+        if self.listener is not None:
+            self.listener.close()
 
     def connect(self) -> None:
         """Connect to an actor that lives already."""

@@ -1,5 +1,6 @@
 """All actors of one context: made here, or found by name in a namespace that processes share."""
 
+import contextlib
 import os
 import socket
 import uuid
@@ -109,6 +110,7 @@ class ActorRegistry:
         endpoint = self._connect(ActorDirectory(namespace), name)
         if endpoint is None:
             raise ActorNotFoundError(name)
+        endpoint.close_when_dropped()  # each handle that arrives later would leave a connection behind
         return endpoint
 
     def kill(self, endpoint: ProcessEndpoint) -> None:
@@ -307,7 +309,9 @@ class ActorRegistry:
         if name is not None and endpoint is not None:
             self._forget(name, endpoint)
         if record is not None:
-            ActorDirectory(record.namespace).remove(record)
+            # No descriptor is left, say: the record goes with the next claim, and the calls must fail now.
+            with contextlib.suppress(OSError):
+                ActorDirectory(record.namespace).remove(record)
 
 
 def _label(title: str, options: ActorOptions) -> str:

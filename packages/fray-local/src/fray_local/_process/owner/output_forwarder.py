@@ -58,8 +58,9 @@ class OutputForwarder:
     def _write(self, data: bytearray) -> None:
         text = self._decoder.decode(data)  # a piece of a line may end inside of a character
         stream = getattr(sys, self._name)
-        # None under pythonw, closed at exit, a pipe whose reader is gone: losing output ends no task.
-        with contextlib.suppress(AttributeError, ValueError, OSError):
+        # None under pythonw, closed at exit, a pipe whose reader is gone, or what a program has put in its
+        # place and is for its main thread only: losing output ends no task.
+        with contextlib.suppress(Exception):
             try:
                 stream.write(text)
             except UnicodeEncodeError as error:  # not even a part of it was written

@@ -145,13 +145,16 @@ class RequestHandler:
     def _settle(self, caller: Caller, worker: "WorkerConnection", message: Settle, blob: Blob) -> None:
         worker.promised.discard(message.key)
         ref = thing_by_key.get(message.key)
-        if ref is not None:
-            failed = message.state != values.VALUE
-            dispatch(
-                settle_error(ref, PackedError(blob.data, keeps=blob.keeps))
-                if failed
-                else settle_value(ref, blob)
-            )
+        if ref is None:
+            return
+        if message.state != values.VALUE:
+            dispatch(settle_error(ref, PackedError(blob.data, keeps=blob.keeps)))
+            return
+        try:
+            ready = settle_value(ref, self._adopted(blob))
+        except Exception as error:  # noqa: BLE001 - no room; what waits for it sees that
+            ready = settle_error(ref, error)
+        dispatch(ready)
 
     def _run(self, caller: Caller, worker: "WorkerConnection", message: Run, blob: Blob) -> None:
         _, function, places, label, options, streaming = message
@@ -195,9 +198,13 @@ class RequestHandler:
         request.answer(None)
 
     def _kept(self, blob: Blob) -> EngineRef[Any]:
+        return self._engine.put(self._adopted(blob))
+
+    def _adopted(self, blob: Blob) -> Blob:
+        """Return a value of a worker once there is room for it."""
         if blob.segment is not None:
             blob.segment = self.budget.adopt(blob.segment)
-        return self._engine.put(blob)
+        return blob
 
     def _get(self, caller: Caller, request: PendingRequest, message: Get) -> None:
         refs = [self._thing(request.worker, key) for key in message.keys]
@@ -311,9 +318,7 @@ class RequestHandler:
             function = self._runner.known_function(
                 SerializedFunction(sent.key, sent.data, tuple(worker.things(sent.keeps)))
             )
-        if blob.segment is not None:
-            blob.segment = self.budget.adopt(blob.segment)
-        call = SerializedCall(function, blob, [place for place, _ in places])
+        call = SerializedCall(function, self._adopted(blob), [place for place, _ in places])
         return PackedCall(call, [self._thing(worker, key) for _, key in places])
 
     def _thing(self, worker: "WorkerConnection", key: Key) -> Any:

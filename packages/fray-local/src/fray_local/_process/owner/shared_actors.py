@@ -6,7 +6,7 @@ from fray_local._process.owner.event_loop import Channel, EventLoop
 from fray_local._process.owner.worker_connection import WorkerConnection, WorkerOwner
 from fray_local._process.protocol.messages import Die
 from fray_local._process.protocol.values import Budget
-from fray_local._process.protocol.wire import OutOfDescriptorsError, encode
+from fray_local._process.protocol.wire import describe_failure, encode
 
 # Proxy, because a holder of only a name cannot know how the process ended.
 _GONE = "is gone"
@@ -22,7 +22,7 @@ class SharedActorConnection(WorkerConnection):
         self.channel = Channel(loop, sock, self._handle, self._lost)
 
     def _lost(self, error: Exception) -> None:
-        self.gone(f"is lost: {error.strerror}" if isinstance(error, OutOfDescriptorsError) else _GONE, 0)
+        self.gone(_GONE if isinstance(error, EOFError) else f"is lost: {describe_failure(error)}", 0)
 
     def retire(self) -> None:
         """Hang up: the actor lives on without this caller."""

@@ -229,7 +229,7 @@ class WorkerConnection:
                 self.apply_refcounts(message.deltas)
             if blob.segment is not None:
                 blob.segment = self._budget.adopt(blob.segment)
-        except Exception as error:  # noqa: BLE001 - no room, a full disk, output that cannot be written
+        except Exception as error:  # noqa: BLE001 - no room, a full disk
             return ERROR, Blob(pack_exception(error))
         return state, blob
 

@@ -17,7 +17,7 @@ from fray_local._process.owner.worker_connection import WorkerConnection, Worker
 from fray_local._process.protocol.held_frames import SIZE, last_started, unsent
 from fray_local._process.protocol.messages import Loaded, Message, Request, WorkerSettings
 from fray_local._process.protocol.values import memory_file
-from fray_local._process.protocol.wire import OutOfDescriptorsError, close_all
+from fray_local._process.protocol.wire import close_all, describe_failure
 
 _READ = 1
 _HINT = "; if nobody sent it, the system had run out of memory"
@@ -61,8 +61,8 @@ class WorkerProcess(WorkerConnection):
 
     def _unheard(self, error: Exception) -> None:
         """The fork server reports its end; where it cannot be understood any more, it has to end."""
-        if isinstance(error, OutOfDescriptorsError):
-            self._why = f"was ended: {error.strerror}"
+        if not isinstance(error, EOFError):
+            self._why = f"was ended: {describe_failure(error)}"
             self.kill()
 
     def _watch(self, output: OutputForwarder) -> None:

@@ -25,14 +25,15 @@ class HeldFrames:
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, SIZE)
         self._end = _HEADER
-        self._count = self._sent = 0
+        self._count = self._sent = self._started = 0
 
     def __len__(self) -> int:
         return self._count
 
     def started(self, number: int) -> None:
-        """Note which call runs now."""
-        _NUMBER.pack_into(self._memory, 0, number)
+        """Note that a call runs now; that of a stream may run again, after later ones."""
+        self._started = max(self._started, number)
+        _NUMBER.pack_into(self._memory, 0, self._started)
 
     def hold(self, frame: bytes) -> bool:
         """Keep a frame to be sent later; False where there is no room."""

@@ -17,6 +17,7 @@ _HEADER = struct.Struct("<QHB")  # length of the pickle, descriptors, the messag
 _CHUNK = 1 << 18
 _MOST_DESCRIPTORS = 250  # Linux passes 253 with one message
 _ANCILLARY = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
+_NOT_INHERITED = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # macOS does not have it
 
 
 def encode(message: Message, descriptors: int = 0) -> bytes:
@@ -74,10 +75,12 @@ def send_frame(sock: socket.socket, data: bytes, descriptors: Sequence[int]) -> 
 def adopted(descriptor: int) -> socket.socket:
     """Return the socket of a descriptor that another process has given; it waits for as long as it takes.
 
-    What a program says by `socket.setdefaulttimeout` holds for what it gives away, too.
+    What a program says by `socket.setdefaulttimeout` holds for what it gives away, too. And what is given can
+    be inherited: a program that is started here would hide the end of this process from the other side.
     """
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(True)
+    sock.set_inheritable(False)
     return sock
 
 
@@ -95,6 +98,13 @@ def describe_limit() -> str:
         f"a process of this context is out of file descriptors (its limit is {limit}), and each large value "
         "that is kept takes one: drop references that are done with, or raise the limit (`ulimit -n`)"
     )
+
+
+def describe_failure(error: Exception) -> str:
+    """Return what to say of a connection from which nothing more can be read."""
+    if isinstance(error, OutOfDescriptorsError):
+        return str(error.strerror)
+    return f"a message could not be read: {error!r}"
 
 
 class Reader:
@@ -118,7 +128,7 @@ class Reader:
             BlockingIOError: Nothing is there and the socket does not block.
         """
         try:
-            size, ancillary, flags, _ = self._sock.recvmsg_into([self._buffer], _ANCILLARY)
+            size, ancillary, flags, _ = self._sock.recvmsg_into([self._buffer], _ANCILLARY, _NOT_INHERITED)
         except ConnectionError:
             raise EOFError from None
         for level, kind, content in ancillary:

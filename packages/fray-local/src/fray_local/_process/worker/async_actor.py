@@ -75,6 +75,7 @@ class AsyncActor:
     async def _run(self, call: IncomingCall) -> None:
         try:
             async with self._room:
+                self._worker.note_started(call)
                 changed = self._listen(call)
                 if call.cancelled:
                     raise asyncio.CancelledError  # noqa: TRY301 - ends as one that was cancelled later

@@ -10,9 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
-from fray.backend import pack_exception
+from fray.backend import NoThreadError, pack_exception, process_tree, start_thread
 from fray_local._process.protocol.messages import (
     Call,
     Cancel,
@@ -29,13 +30,14 @@ from fray_local._process.protocol.messages import (
     Revoke,
 )
 from fray_local._process.protocol.values import ERROR, Blob, Segment
-from fray_local._process.protocol.wire import OutOfDescriptorsError, Reader, close_all
+from fray_local._process.protocol.wire import Reader, close_all, describe_failure
 from fray_local._process.worker import output
 from fray_local._process.worker.incoming_calls import FunctionCache, IncomingCall
 from fray_local._process.worker.interfaces import CallRunner
 from fray_local._process.worker.outbox import Outbox
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+_KILL_SECONDS = 3.0  # for what an actor that is to die has started
 _ACCEPT_AGAIN = 0.1  # seconds; a process that is out of descriptors may close some
 
 
@@ -58,7 +60,7 @@ class Connection:
             ForgetSegment: self._forget_segment,
             Revoke: lambda _, __: self._give_back(),
             Exit: lambda _, __: self._worker.finish() if self.is_owner else None,
-            Die: lambda _, __: os._exit(0),
+            Die: lambda _, __: _die(),
         }
 
     def listen(self) -> None:
@@ -66,13 +68,9 @@ class Connection:
         while True:
             try:
                 messages = self._reader.read()
-            except (EOFError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - its end, no memory, or bytes that are not a pickle
                 if self.is_owner:
                     _end(error)
-                break
-            except Exception:  # what bytes that are not a pickle raise, which may be anything
-                if self.is_owner:
-                    raise
                 break
             for message, descriptors in messages:
                 self._receive(message, deque(descriptors))
@@ -170,15 +168,29 @@ def _keys(blob: Blob) -> tuple[Any, ...]:
 
 def _end(error: Exception) -> NoReturn:
     """Exit: the owner, who wants the results, is gone, or its messages cannot be read."""
-    if isinstance(error, OutOfDescriptorsError):
-        with contextlib.suppress(OSError):
-            os.write(2, f"fray: {error.strerror}\n".encode())
-        os._exit(1)
-    os._exit(0)
+    if isinstance(error, EOFError):
+        os._exit(0)
+    why = describe_failure(error)
+    with contextlib.suppress(OSError):
+        os.write(2, f"fray: {why}\n".encode())
+    os._exit(1)
+
+
+def _die() -> NoReturn:
+    """Exit with all that was started here: of a detached actor there is no fork server that would end it."""
+    try:
+        from fray.backend import SUPERVISOR_MODULE  # of a job that was launched here, and goes on
+
+        process_tree.kill_until_gone(
+            partial(process_tree.descendants, os.getpid(), SUPERVISOR_MODULE), _KILL_SECONDS
+        )
+    finally:
+        os._exit(0)
 
 
 def accept_all(worker: CallRunner, listener: socket.socket) -> None:
     """Accept connections; the directory of the socket keeps other users out."""
+    os.register_at_fork(after_in_child=listener.close)  # the actor is alive as long as it is open
     while True:
         try:
             sock, _ = listener.accept()
@@ -189,4 +201,7 @@ def accept_all(worker: CallRunner, listener: socket.socket) -> None:
             continue
         sock.setblocking(True)  # whatever the program has said by `socket.setdefaulttimeout`
         connection = Connection(worker, sock, owner=False)
-        threading.Thread(target=connection.listen, name="fray-peer", daemon=True).start()
+        try:
+            start_thread(threading.Thread(target=connection.listen, name="fray-peer", daemon=True))
+        except NoThreadError:  # the limit on them: this caller is refused, and later ones may be heard
+            sock.close()

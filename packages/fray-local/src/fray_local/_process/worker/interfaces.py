@@ -21,6 +21,9 @@ class CallRunner(Protocol):
     def finish(self) -> None:
         """Stop after the calls that are there."""
 
+    def note_started(self, call: IncomingCall) -> None:
+        """Let the owner know that a call has started."""
+
     def add_credit(self, call: IncomingCall | None, items: int) -> None:
         """Let a stream send more items."""
 

@@ -180,9 +180,7 @@ class Worker:
             if call is None:
                 return None
             self._running[me] = call
-            if self.held_frames is not None:
-                self._connections[0].outbox.settle()  # the results of those before outlive what this one does
-                self.held_frames.started(call.number)
+            self.note_started(call)
             if call.method is None and self._surroundings is not None and call.generator is None:
                 self._surroundings.restore()
             if call.credits is None:
@@ -195,6 +193,14 @@ class Worker:
             call = None
             if self._async_actor is not None:
                 return self._async_actor.serve()
+
+    def note_started(self, call: IncomingCall) -> None:
+        """Let the owner know, should this process die, that it had come to a call."""
+        if self.held_frames is None:
+            return
+        self._connections[0].outbox.settle()  # the results of those before outlive what this one does
+        if call.connection.is_owner:  # others count their calls themselves
+            self.held_frames.started(call.number)
 
     def _next_call(self) -> IncomingCall | None:
         while True:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fray import WrongProcessError
-from fray.backend import disown_in_children
+from fray.backend import NoThreadError, disown_in_children, start_thread
 from fray_local._process.protocol.held_frames import HeldFrames
 from fray_local._process.protocol.messages import Message
 from fray_local._process.protocol.wire import encode, frames, send_frame
@@ -43,9 +43,11 @@ class Outbox:
     def disown(self) -> None:
         """In a forked child: refuse every message, and write none of those that were here already.
 
-        The other side would take them for messages of the process that was forked.
+        The other side would take them for messages of the process that was forked, whose end it learns of by
+        the end of the connection.
         """
         self._owner = os.getppid()
+        self._sock.close()
         self._frames.clear()
         self.threads_inside.clear()
         self._held, self._lock = None, threading.Lock()
@@ -96,8 +98,12 @@ class Outbox:
 
     def _flush_later(self) -> None:
         if self._flusher is None:
-            self._flusher = threading.Thread(target=self._flush_held, name="fray-outbox", daemon=True)
-            self._flusher.start()
+            flusher = threading.Thread(target=self._flush_held, name="fray-outbox", daemon=True)
+            try:
+                self._flusher = start_thread(flusher)
+            except NoThreadError:
+                self.flush()
+                return
         self._wanted.set()
 
     def _flush_held(self) -> None:

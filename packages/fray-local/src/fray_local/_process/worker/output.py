@@ -46,7 +46,7 @@ def flush() -> bool:
     """In a worker: send what was printed on its way; whether there was anything since the last time."""
     wrote = False
     for stream, raw in _outputs:
-        with contextlib.suppress(ValueError):  # the program closed it
+        with contextlib.suppress(ValueError, OSError):  # the program closed it, or its descriptor
             stream.flush()
         wrote = wrote or raw.wrote
         raw.wrote = False
