@@ -2,16 +2,18 @@
 
 import asyncio
 import contextvars
+import gc
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from fray import create_context
+from fray import JobContext, create_context
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -112,3 +114,20 @@ assert context.get(next(stream)) == 0
     command = [sys.executable, "-c", program, spec]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+
+
+def test_a_wait_that_was_given_up_stays_nowhere() -> None:
+    gate = threading.Event()
+
+    async def look(context: JobContext) -> None:
+        ref = context.run(gate.wait, 60)
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                await context.aget(ref, timeout=0.001)
+        gc.collect()
+        assert not [made for made in gc.get_objects() if isinstance(made, Future)]
+        gate.set()
+        assert await context.aget(ref)
+
+    with create_context("threadpool") as context:
+        asyncio.run(look(context))

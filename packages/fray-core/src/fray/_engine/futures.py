@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from fray._engine.calls import set_current_call
-from fray._engine.refs import ERROR, EngineRef, outcome, watch
+from fray._engine.refs import ERROR, EngineRef, outcome, unwatch, watch
 from fray._engine.waiting import blocking, patient, seconds
 
 
@@ -87,6 +87,11 @@ class EngineFuture(Future[Any]):
         if self.cancelled():
             outcome(self._ref)
         return super().exception(0)
+
+    def abandon(self) -> None:
+        """Settle no more: nobody waits for it. The task goes on."""
+        if isinstance(self._ref, EngineRef):
+            unwatch(self._ref, self)
 
     def _await(self, timeout: float | None) -> None:
         with blocking(timeout, (self._ref,)), patient((self._ref,)) as wait:
