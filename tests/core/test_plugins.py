@@ -1,5 +1,6 @@
 """Discovery: what is installed, what is missing, what is broken."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,6 +68,27 @@ def test_a_broken_plugin_is_reported_with_its_cause_and_hides_no_other(install: 
     with pytest.raises(PluginLoadError, match="Gone"):
         create_context("gone")
     assert type(create_context("whole")).__name__ == "Mine"
+
+
+def test_a_plugin_that_ends_the_program_when_it_is_imported_is_broken_as_well(install: Install) -> None:
+    install(
+        "fray-exit", {"fray.contexts": {"exit": "exit_backend:X"}}, exit_backend="raise SystemExit('no GPU')"
+    )
+    with pytest.raises(PluginLoadError, match="no GPU"):
+        create_context("exit")
+
+
+@pytest.mark.parametrize("damage", [b"[console_scripts]\nno equals sign\n", b"[x]\nname = \xff\xfe\n"])
+def test_a_distribution_that_is_damaged_is_reported_and_hides_no_other(
+    install: Install, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
+) -> None:
+    install("fray-mine", {"fray.contexts": {"mine": "mine_backend:Mine"}}, mine_backend=MINE)
+    install("something-else", {})
+    (tmp_path / "something_else-1.0.dist-info" / "entry_points.txt").write_bytes(damage)
+    assert type(create_context("mine")).__name__ == "Mine"
+    (record,) = caplog.records
+    assert "'something-else'" in record.message
+    assert str(tmp_path) in record.message
 
 
 def test_two_claimants_of_one_name_are_both_named(install: Install) -> None:
