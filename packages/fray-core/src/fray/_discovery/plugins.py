@@ -4,6 +4,7 @@ Listing reads metadata only; loading imports the one plugin that was requested. 
 backends register exactly like those of other authors.
 """
 
+import os
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,14 @@ class Plugin:
 
 _lock = threading.RLock()  # a finalizer that makes a context may interrupt its own thread in here
 _found: dict[str, dict[str, tuple[Plugin, ...]]] | None = None
+
+
+def _in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def plugins(group: str) -> dict[str, tuple[Plugin, ...]]:

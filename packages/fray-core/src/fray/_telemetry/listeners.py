@@ -134,6 +134,14 @@ def _set(listeners: "tuple[Listener, ...]") -> None:
         _prepare()
 
 
+def _in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
 def _make(spec: str) -> Any:
     from importlib.metadata import EntryPoint
 
