@@ -74,6 +74,7 @@ def listen(wanted: Iterable[str]) -> None:
 def add_listener(listener: "Listener") -> None:
     """Pass every event of this process to a listener from now on."""
     with _lock:
+        _reported.discard(id(listener))  # of one that is gone
         _set((*_listeners, listener))
 
 
