@@ -116,7 +116,8 @@ class _Current:
             made, self._made = list(self._made.values()), {}
         for thing in made:
             shutdown = getattr(thing, "shutdown", None)
-            if shutdown is not None:
+            # One that is closed has ended, or was told not to wait: the program has failed, say.
+            if shutdown is not None and not getattr(thing, "_closed", False):
                 shutdown()
 
     def free_lock(self) -> None:
