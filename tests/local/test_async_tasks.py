@@ -131,3 +131,28 @@ def test_a_wait_that_was_given_up_stays_nowhere() -> None:
 
     with create_context("threadpool") as context:
         asyncio.run(look(context))
+
+
+def test_a_map_goes_on_after_a_wait_that_was_cancelled_and_ends_with_a_failure() -> None:
+    gate = threading.Event()
+
+    def work(number: int) -> int:
+        gate.wait(60)
+        if number == 3:
+            raise ValueError("no three")
+        return number
+
+    async def read(context: JobContext) -> None:
+        values = context.amap(work, range(5))
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(values), 0.01)
+        gate.set()
+        assert [await anext(values) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="no three"):
+            await anext(values)
+        with pytest.raises(StopAsyncIteration):
+            await anext(values)
+
+    with create_context("threadpool") as context:
+        asyncio.run(read(context))
