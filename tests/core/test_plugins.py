@@ -1,7 +1,7 @@
 """Discovery: what is installed, what is missing, what is broken."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +26,22 @@ def test_a_strangers_backend_is_found_by_its_entry_point(install: Install) -> No
     context = create_context("mine?size=3")
     assert type(context).__name__ == "Mine"
     assert context.size == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("broken", ["Missing | None", "math.Missing", "int | 'text'"])
+def test_an_annotation_that_cannot_be_evaluated_concerns_its_own_option_alone(
+    install: Install, broken: str
+) -> None:
+    code = f"""
+from __future__ import annotations
+import math
+class Mine:
+    def __init__(self, size: int = 1, other: {broken} = None) -> None:
+        self.size, self.other = size, other
+"""
+    install("fray-mine", {"fray.contexts": {"mine": "mine_backend:Mine"}}, mine_backend=code)
+    context: Any = create_context("mine?size=3&other=text")
+    assert (context.size, context.other) == (3, "text")
 
 
 @pytest.mark.parametrize(
