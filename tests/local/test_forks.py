@@ -138,6 +138,37 @@ def test_a_child_that_waits_for_an_item_of_a_stream_learns_it_too(spec: str, tmp
     assert (done.stdout, done.stderr) == ("3\n1\n", "")
 
 
+def test_a_child_that_waits_for_a_future_or_in_a_coroutine_learns_it_too(spec: str, tmp_path: Path) -> None:
+    done = run(
+        """
+        import asyncio, os, signal, sys
+        from pathlib import Path
+        from fray import WrongProcessError, create_context
+        from fray.testing.gates import Gate
+
+        gate = Gate(Path(sys.argv[2]) / "gate")
+        with create_context(sys.argv[1]) as context:
+            ref = context.run(gate.wait)
+            future = context.as_executor().submit(gate.wait)
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                for wait in (future.result, future.exception, lambda: asyncio.run(context.aget(ref))):
+                    try:
+                        wait()
+                    except WrongProcessError:
+                        print("learned", flush=True)
+                os._exit(0)
+            print(os.waitpid(child, 0)[1])
+            gate.open()
+            future.result()
+        """,
+        spec,
+        str(tmp_path),
+    )
+    assert (done.stdout, done.stderr) == ("learned\nlearned\nlearned\n0\n", "")
+
+
 def test_a_child_of_a_task_does_not_speak_for_its_worker() -> None:
     done = run(
         """

@@ -133,6 +133,8 @@ class TaskRunnerContext(ContextBase):
         return self.engine.cancel(ref)
 
     def _future(self, ref: Any) -> "Future[Any]":
+        if isinstance(ref, EngineRef) and not ref.state:
+            self.engine.scope.check_owner()
         return EngineFuture(ref, self._runner.call_back)
 
     def _lending(self) -> AbstractContextManager[None]:

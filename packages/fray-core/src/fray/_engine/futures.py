@@ -94,6 +94,8 @@ class EngineFuture(Future[Any]):
             unwatch(self._ref, self)
 
     def _await(self, timeout: float | None) -> None:
+        if self._call is not None:
+            self._call.scope.check_owner()  # in a forked child nothing would ever come
         with blocking(timeout, (self._ref,)), patient((self._ref,)) as wait:
             wait.block(self._settled, seconds(timeout))
 
