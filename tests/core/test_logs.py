@@ -315,6 +315,16 @@ def open_files() -> list[int]:
     return list(filter(is_open, range(1024)))
 
 
+def test_a_log_that_cannot_be_begun_leaves_no_pipe(tmp_path: Path) -> None:
+    (tmp_path / "logs").symlink_to(tmp_path / "logs")  # a folder that cannot be read
+    pump, before = OutputPump(), sorted(Path("/proc/self/fd").iterdir())
+    for _ in range(3):
+        with pytest.raises(OSError, match="symbolic links"):
+            pump.open(str(tmp_path / "logs" / "replica-0.attempt-1.log"))
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert pump.readable() == []
+
+
 def test_the_pump_leaks_no_file(tmp_path: Path) -> None:
     before = open_files()
     pump = OutputPump()
