@@ -35,8 +35,9 @@ class Counter:
     def items(self, count: int) -> Iterator[int]:
         yield from range(count)
 
-    def wait(self, event: Event) -> None:
-        event.wait(60)
+    def wait(self, begun: Event, gate: Event) -> None:
+        begun.set()
+        gate.wait(60)
 
 
 class Case:
@@ -146,8 +147,10 @@ def test_an_actor_that_was_being_killed_has_answered_every_call() -> None:
         case.context.kill(case.counter)
 
     def before(case: Case) -> None:
-        case.open_calls = [case.counter.wait(case.gate), case.counter.increment()]
+        begun = Event()
+        case.open_calls = [case.counter.wait(begun, case.gate), case.counter.increment()]
         case.stream = case.counter.items(3)
+        assert begun.wait(60)  # so that no other call can run before the actor is dead
 
     strike("threadpool", kill, check, before)
 
