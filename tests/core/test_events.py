@@ -165,6 +165,25 @@ def test_a_listener_that_fails_is_reported_once_and_the_others_receive(
     assert "Broken" in record.message
 
 
+def test_a_listener_in_the_place_of_one_that_failed_is_reported_as_well(
+    context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[str] = []
+    log = logging.getLogger("fray.events")
+    # Not by caplog, which keeps the listener.
+    monkeypatch.setattr(log, "exception", lambda text, *_: reports.append(text))
+    listener = Broken()
+    place = id(listener)
+    with use_listener(listener):
+        context.run(abs, -1)
+    del listener
+    again = next((other for other in [Broken() for _ in range(10_000)] if id(other) == place), None)
+    assert again is not None, "this Python gave its memory to something else"
+    with use_listener(again):
+        context.run(abs, -1)
+    assert len(reports) == 2
+
+
 def test_installed_listeners_are_named_by_the_environment(
     context: Any, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Logs of segments: written within limits and on full disks, read from any place."""
 
+import errno
 import os
 import random
 import subprocess
@@ -225,6 +226,30 @@ def test_a_disk_that_stays_full_loses_lines_and_raises_nothing(tmp_path: Path) -
     assert "gone" not in list(monitor(tmp_path, job(1, status=JobStatus.SUCCEEDED)))
 
 
+def test_a_file_system_that_reports_at_the_close_of_a_file_what_it_had_no_room_for_ends_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[int] = []
+
+    def close(file: int) -> None:  # as NFS does where a quota is used up: the file is closed all the same
+        real(file)
+        closed.append(file)
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    real = os.close
+    path = tmp_path / "replica-0.attempt-1.log"
+    log = LogWriter(str(path), segment=8 << 10)
+    monkeypatch.setattr(os, "close", close)
+    for number in range(4000):
+        log.write(b"line %d\n" % number)
+    log.close()
+    log.close()
+    monkeypatch.undo()
+    assert len(closed) > 2
+    lines = list(monitor(tmp_path, job(1, status=JobStatus.SUCCEEDED)))
+    assert lines == [f"line {number}" for number in range(4000)]
+
+
 def pumped(pump: OutputPump, path: Path, code: str, **limit: int) -> "subprocess.Popen[bytes]":
     end = pump.open(str(path), **limit)
     try:
@@ -288,6 +313,16 @@ def open_files() -> list[int]:
         return True
 
     return list(filter(is_open, range(1024)))
+
+
+def test_a_log_that_cannot_be_begun_leaves_no_pipe(tmp_path: Path) -> None:
+    (tmp_path / "logs").symlink_to(tmp_path / "logs")  # a folder that cannot be read
+    pump, before = OutputPump(), sorted(Path("/proc/self/fd").iterdir())
+    for _ in range(3):
+        with pytest.raises(OSError, match="symbolic links"):
+            pump.open(str(tmp_path / "logs" / "replica-0.attempt-1.log"))
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert pump.readable() == []
 
 
 def test_the_pump_leaks_no_file(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Discovery: what is installed, what is missing, what is broken."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +26,22 @@ def test_a_strangers_backend_is_found_by_its_entry_point(install: Install) -> No
     context = create_context("mine?size=3")
     assert type(context).__name__ == "Mine"
     assert context.size == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("broken", ["Missing | None", "math.Missing", "int | 'text'"])
+def test_an_annotation_that_cannot_be_evaluated_concerns_its_own_option_alone(
+    install: Install, broken: str
+) -> None:
+    code = f"""
+from __future__ import annotations
+import math
+class Mine:
+    def __init__(self, size: int = 1, other: {broken} = None) -> None:
+        self.size, self.other = size, other
+"""
+    install("fray-mine", {"fray.contexts": {"mine": "mine_backend:Mine"}}, mine_backend=code)
+    context: Any = create_context("mine?size=3&other=text")
+    assert (context.size, context.other) == (3, "text")
 
 
 @pytest.mark.parametrize(
@@ -67,6 +84,27 @@ def test_a_broken_plugin_is_reported_with_its_cause_and_hides_no_other(install: 
     with pytest.raises(PluginLoadError, match="Gone"):
         create_context("gone")
     assert type(create_context("whole")).__name__ == "Mine"
+
+
+def test_a_plugin_that_ends_the_program_when_it_is_imported_is_broken_as_well(install: Install) -> None:
+    install(
+        "fray-exit", {"fray.contexts": {"exit": "exit_backend:X"}}, exit_backend="raise SystemExit('no GPU')"
+    )
+    with pytest.raises(PluginLoadError, match="no GPU"):
+        create_context("exit")
+
+
+@pytest.mark.parametrize("damage", [b"[console_scripts]\nno equals sign\n", b"[x]\nname = \xff\xfe\n"])
+def test_a_distribution_that_is_damaged_is_reported_and_hides_no_other(
+    install: Install, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
+) -> None:
+    install("fray-mine", {"fray.contexts": {"mine": "mine_backend:Mine"}}, mine_backend=MINE)
+    install("something-else", {})
+    (tmp_path / "something_else-1.0.dist-info" / "entry_points.txt").write_bytes(damage)
+    assert type(create_context("mine")).__name__ == "Mine"
+    (record,) = caplog.records
+    assert "'something-else'" in record.message
+    assert str(tmp_path) in record.message
 
 
 def test_two_claimants_of_one_name_are_both_named(install: Install) -> None:

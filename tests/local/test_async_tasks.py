@@ -2,16 +2,18 @@
 
 import asyncio
 import contextvars
+import gc
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from fray import create_context
+from fray import JobContext, create_context
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -112,3 +114,45 @@ assert context.get(next(stream)) == 0
     command = [sys.executable, "-c", program, spec]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+
+
+def test_a_wait_that_was_given_up_stays_nowhere() -> None:
+    gate = threading.Event()
+
+    async def look(context: JobContext) -> None:
+        ref = context.run(gate.wait, 60)
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                await context.aget(ref, timeout=0.001)
+        gc.collect()
+        assert not [made for made in gc.get_objects() if isinstance(made, Future)]
+        gate.set()
+        assert await context.aget(ref)
+
+    with create_context("threadpool") as context:
+        asyncio.run(look(context))
+
+
+def test_a_map_goes_on_after_a_wait_that_was_cancelled_and_ends_with_a_failure() -> None:
+    gate = threading.Event()
+
+    def work(number: int) -> int:
+        gate.wait(60)
+        if number == 3:
+            raise ValueError("no three")
+        return number
+
+    async def read(context: JobContext) -> None:
+        values = context.amap(work, range(5))
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(values), 0.01)
+        gate.set()
+        assert [await anext(values) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="no three"):
+            await anext(values)
+        with pytest.raises(StopAsyncIteration):
+            await anext(values)
+
+    with create_context("threadpool") as context:
+        asyncio.run(read(context))

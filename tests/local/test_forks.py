@@ -138,6 +138,37 @@ def test_a_child_that_waits_for_an_item_of_a_stream_learns_it_too(spec: str, tmp
     assert (done.stdout, done.stderr) == ("3\n1\n", "")
 
 
+def test_a_child_that_waits_for_a_future_or_in_a_coroutine_learns_it_too(spec: str, tmp_path: Path) -> None:
+    done = run(
+        """
+        import asyncio, os, signal, sys
+        from pathlib import Path
+        from fray import WrongProcessError, create_context
+        from fray.testing.gates import Gate
+
+        gate = Gate(Path(sys.argv[2]) / "gate")
+        with create_context(sys.argv[1]) as context:
+            ref = context.run(gate.wait)
+            future = context.as_executor().submit(gate.wait)
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                for wait in (future.result, future.exception, lambda: asyncio.run(context.aget(ref))):
+                    try:
+                        wait()
+                    except WrongProcessError:
+                        print("learned", flush=True)
+                os._exit(0)
+            print(os.waitpid(child, 0)[1])
+            gate.open()
+            future.result()
+        """,
+        spec,
+        str(tmp_path),
+    )
+    assert (done.stdout, done.stderr) == ("learned\nlearned\nlearned\n0\n", "")
+
+
 def test_a_child_of_a_task_does_not_speak_for_its_worker() -> None:
     done = run(
         """
@@ -208,3 +239,62 @@ def test_a_fork_in_the_middle_of_a_launch_holds_up_no_job(tmp_path: Path) -> Non
         str(tmp_path),
     )
     assert (done.stdout, done.stderr) == ("succeeded\nTrue\nsucceeded\nTrue\n", "")
+
+
+HELD = {
+    "plugins are looked up": """
+        class Finder:
+            def find_spec(self, *_):
+                return None
+            def find_distributions(self, *_):
+                hold()
+                return ()
+        sys.meta_path.append(Finder())
+        """,
+    "the listeners are made": """
+        def make():
+            hold()
+            return type("Silent", (), {"on_event": lambda *_: None})()
+        os.environ["FRAY_LISTENERS"] = "__main__:make"
+        """,
+    "the current cluster is made": """
+        from fray import current_cluster
+        import fray_local
+        init = fray_local.LocalCluster.__init__
+        def slow(self, *arguments, **options):
+            hold()
+            init(self, *arguments, **options)
+        fray_local.LocalCluster.__init__ = slow
+        """,
+}
+
+
+@pytest.mark.parametrize("moment", HELD)
+def test_a_fork_while_another_thread_is_in_the_middle_holds_up_no_child(moment: str) -> None:
+    program = """
+        import os, signal, sys, threading
+        from fray import create_context, current_cluster
+        parent, inside, go_on = os.getpid(), threading.Event(), threading.Event()
+        def hold():
+            if os.getpid() == parent:
+                inside.set()
+                go_on.wait(60)
+        def use():
+            with create_context("sync") as context:
+                context.run(abs, -1)
+            current_cluster()
+        exec(sys.argv[1])
+        thread = threading.Thread(target=use)
+        thread.start()
+        assert inside.wait(60)
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            use()
+            os._exit(0)
+        print(os.waitpid(child, 0)[1])
+        go_on.set()
+        thread.join()
+        """
+    done = run(program, textwrap.dedent(HELD[moment]))
+    assert (done.stdout, done.stderr) == ("0\n", "")

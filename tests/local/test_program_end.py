@@ -3,6 +3,7 @@
 From 3.12 on Python starts no thread then.
 """
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -124,3 +125,49 @@ def test_contexts_that_end_with_the_program_end_in_any_order(spec: str) -> None:
         contexts[1].shutdown(wait=False)
         """
     assert sorted(printed(program, spec).split()) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("end", ["raise ValueError('crash')", "sys.exit(3)"])
+def test_a_program_that_fails_does_not_wait_for_its_current_context(spec: str, end: str) -> None:
+    program = f"""
+        import sys, threading
+        from fray import get_job_context
+
+        def work():
+            threading.Event().wait(600)
+
+        context = get_job_context()
+        context.get(context.run(abs, -1))
+        context.run(work)
+        {end}
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "FRAY_CONTEXT_SPEC": spec},
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode != 0
+
+
+def test_calls_of_actors_that_are_given_up_are_not_waited_for_in_the_current_context() -> None:
+    program = """
+        import threading
+        from fray import get_job_context
+
+        class Actor:
+            def work(self):
+                threading.Event().wait(600)
+
+        actor = get_job_context().create_actor(Actor)
+        ref = actor.work()
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "FRAY_CONTEXT_SPEC": "threadpool"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "Actor.work()" in done.stderr

@@ -24,7 +24,9 @@ from fray import (
     create_context,
     get_job_context,
 )
+from fray.backend import settle_value, watch_for
 from fray.testing.gates import until
+from fray.testing.interrupting import interrupted
 from fray.testing.tasks import Counter, add
 
 
@@ -408,3 +410,68 @@ def test_an_actor_that_is_killed_while_it_is_constructed_is_released() -> None:
         until(released, "the instance is released")
         with pytest.raises(ActorDiedError):
             context.get(actor.answer())
+
+
+def test_a_reference_that_settles_while_somebody_comes_to_wait_tells_those_that_waited() -> None:
+    with create_context("threadpool") as context:
+        engine = context.engine  # type: ignore[attr-defined]
+
+        def race(waiting: int, settling: int) -> tuple[bool, bool]:
+            """Stop both at a line, let the waiting one go on first, and return whether each was told."""
+            ref = engine.promise()
+            early, late = threading.Event(), threading.Event()
+            settling_stopped, waits = threading.Event(), threading.Event()
+            watch_for([ref], 1, early.set)
+
+            def stopped() -> None:
+                settling_stopped.set()
+                waits.wait(60)
+
+            def settle() -> None:
+                interrupted(lambda: settle_value(ref, 1), stopped, settling, "_engine.refs")
+
+            thread = threading.Thread(target=settle)
+
+            def begin() -> None:
+                thread.start()
+                settling_stopped.wait(60)
+
+            interrupted(lambda: watch_for([ref], 1, late.set), begin, waiting, "_engine.refs")
+            waits.set()
+            thread.join(60)
+            return early.is_set(), late.is_set()
+
+        outcomes = {race(waiting, settling) for waiting in range(1, 12) for settling in range(1, 16)}
+    assert outcomes == {(True, True)}
+
+
+def test_a_wait_for_one_of_several_streams_ends_with_the_next_item_where_another_took_the_first() -> None:
+    gates = [threading.Event() for _ in range(3)]
+
+    def items(*numbers: int) -> Iterator[int]:
+        for number in numbers:
+            gates[number].wait(60)
+            yield number
+
+    with create_context("threadpool") as context:
+        shared: Any = context.run(items, 0, 1)
+        other: Any = context.run(items, 2)
+        watch_for([shared.call], 1, lambda: next(shared))  # before the waiter is told
+        done: list[Any] = []
+        waiter = threading.Thread(target=lambda: done.append(context.wait([shared, other], timeout=60)))
+        waiter.start()
+
+        def waits_in() -> Any:
+            frame = sys._current_frames()[waiter.ident or 0]
+            return frame.f_locals.get("self") if frame.f_code.co_name == "block" else None
+
+        first = until(waits_in, "it waits")
+        gates[0].set()
+        until(lambda: waits_in() not in (None, first), "it was woken for nothing, and waits again")
+        gates[1].set()
+        try:
+            until(lambda: done, "the second item is seen", 20)
+        finally:
+            gates[2].set()
+            waiter.join()
+    assert done == [([shared], [other])]

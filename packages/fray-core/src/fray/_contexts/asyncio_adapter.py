@@ -108,5 +108,9 @@ def _outcome(context: FutureSource, ref: Any) -> "asyncio.Future[Any]":
         with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
             loop.call_soon_threadsafe(settle, done)
 
-    context._future(ref).add_done_callback(tell)
+    future = context._future(ref)
+    future.add_done_callback(tell)
+    abandon = getattr(future, "abandon", None)
+    if abandon is not None:  # else each wait that was given up stays with the reference, and loads its value
+        awaited.add_done_callback(lambda done: abandon() if done.cancelled() else None)
     return awaited

@@ -189,9 +189,9 @@ class ContextBase(ABC):
         self, fn: Callable[..., R], /, *iterables: Iterable[Any], ordered: bool = True
     ) -> AsyncIterator[R]:
         """Iterate asynchronously over what `map` yields; see `JobContext.amap`."""
-        from fray._contracts.async_steps import iterate
+        from fray._contracts.async_steps import AsyncSteps
 
-        return iterate(self.map(fn, *iterables, ordered=ordered))
+        return AsyncSteps(self.map(fn, *iterables, ordered=ordered))
 
     def create_actor(
         self,

@@ -133,6 +133,8 @@ class TaskRunnerContext(ContextBase):
         return self.engine.cancel(ref)
 
     def _future(self, ref: Any) -> "Future[Any]":
+        if isinstance(ref, EngineRef) and not ref.state:
+            self.engine.scope.check_owner()
         return EngineFuture(ref, self._runner.call_back)
 
     def _lending(self) -> AbstractContextManager[None]:
@@ -147,22 +149,22 @@ class TaskRunnerContext(ContextBase):
         methods = {name: is_generator_function(method) for name, method in actor_methods(cls).items()}
         actor = self.engine.new_actor(callable_name(cls), methods, options, asynchronous=is_async_class(cls))
         endpoint = self._endpoint(actor)
-        name = options.name
-        if name is not None:
-            named = self._named
-            existing = named.setdefault(name, endpoint)
-            if existing is not endpoint:
-                if options.get_if_exists:
-                    return ActorHandle(existing)
-                raise ActorAlreadyExistsError(name)
-            endpoint.actor.on_death.append(lambda: _forget(named, name, endpoint))
-        else:
+        name, named = options.name, self._named
+        if name is None:
             endpoint.close_when_dropped()
+        else:  # before it has the name: an interrupt may come next
+            endpoint.actor.on_death.append(lambda: _forget(named, name, endpoint))
         try:
-            endpoint.actor.construct(packed)
+            existing = endpoint if name is None else named.setdefault(name, endpoint)
+            if existing is endpoint:
+                endpoint.actor.construct(packed)
         except BaseException as error:  # another caller may have found it by its name meanwhile
             dispatch(endpoint.actor.die("it could not be made: {cause}", error))
             raise
+        if existing is not endpoint:
+            if options.get_if_exists:
+                return ActorHandle(existing)
+            raise ActorAlreadyExistsError(str(name))
         return ActorHandle(endpoint)
 
     def _endpoint(self, actor: Actor) -> EngineEndpoint:

@@ -34,8 +34,14 @@ class AsyncSteps(AsyncIterator[T], Generic[T]):
             context = copy_context()
             work: Future[Any] = self._thread.submit(lambda: context.run(next, self._values, _END))
             self._step = asyncio.wrap_future(work)
-        with lent():
-            value = await asyncio.shield(self._step)
+        try:
+            with lent():
+                value = await asyncio.shield(self._step)
+        except asyncio.CancelledError:  # the awaiter's: the next one gets the item
+            raise
+        except BaseException:
+            self._step = None
+            raise
         self._step = None
         if value is _END:
             await self.aclose()
@@ -49,16 +55,6 @@ class AsyncSteps(AsyncIterator[T], Generic[T]):
         close = getattr(self._values, "close", None)
         if begun and close is not None:
             self._thread.submit(close)  # after the step that runs
-
-
-async def iterate(values: Iterator[T]) -> AsyncIterator[T]:
-    """Iterate over a blocking iterator without blocking the event loop; close it when left."""
-    steps = AsyncSteps(values)
-    try:
-        async for value in steps:
-            yield value
-    finally:
-        await steps.aclose()
 
 
 class _Lending(threading.local):

@@ -121,12 +121,18 @@ class _Current:
             made, self._made = list(self._made.values()), {}
         for thing in made:
             shutdown = getattr(thing, "shutdown", None)
-            if shutdown is not None:
+            # One that is closed has ended, or was told not to wait: the program has failed, say.
+            if shutdown is not None and not getattr(thing, "_closed", False):
                 shutdown()
+
+    def free_lock(self) -> None:
+        """In a forked child: another thread may have held the lock."""
+        self._lock = threading.RLock()
 
     def forget_made(self) -> None:
         """In a forked child: what was made is the parent's, and is made again when it is first used."""
-        self._lock, self._made = threading.RLock(), {}
+        self.free_lock()
+        self._made = {}
 
 
 def _inside_ray() -> bool:
@@ -140,6 +146,7 @@ _contexts = _Current(current_context_var, CONTEXTS, "context", "FRAY_CONTEXT_SPE
 _clusters = _Current(current_cluster_var, CLUSTERS, "cluster", "FRAY_CLUSTER_SPEC", "local")
 atexit.register(_contexts.close_made)
 os.register_at_fork(after_in_child=_contexts.forget_made)
+os.register_at_fork(after_in_child=_clusters.free_lock)
 
 
 def close_made() -> None:

@@ -4,6 +4,7 @@ Listing reads metadata only; loading imports the one plugin that was requested. 
 backends register exactly like those of other authors.
 """
 
+import os
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fray._values.errors import PluginConflictError, PluginError, PluginLoadError, PluginNotFoundError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution, EntryPoint
 
 CONTEXTS, CLUSTERS, QUEUES, COMMANDS, LISTENERS, NAMES, GANG_RUNTIMES = (
     f"fray.{group}"
@@ -97,7 +98,7 @@ class Plugin:
         """
         try:
             return self.entry_point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginLoadError(
                 KINDS[self.group],
                 self.name,
@@ -109,6 +110,14 @@ class Plugin:
 
 _lock = threading.RLock()  # a finalizer that makes a context may interrupt its own thread in here
 _found: dict[str, dict[str, tuple[Plugin, ...]]] | None = None
+
+
+def _in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def plugins(group: str) -> dict[str, tuple[Plugin, ...]]:
@@ -135,7 +144,12 @@ def _discover() -> dict[str, dict[str, tuple[Plugin, ...]]]:
 
     found: dict[str, dict[str, dict[str, Plugin]]] = {group: {} for group in KINDS}
     for distribution in distributions():
-        for entry in distribution.entry_points:
+        try:
+            entries = distribution.entry_points
+        except Exception as error:  # noqa: BLE001 - one that is damaged hides no other
+            _report_damaged(distribution, error)
+            continue
+        for entry in entries:
             if entry.group in found:
                 # A distribution that is on sys.path twice (an editable install, say) is one claimant.
                 owner = distribution.metadata["Name"]
@@ -145,6 +159,22 @@ def _discover() -> dict[str, dict[str, tuple[Plugin, ...]]]:
         group: {name: tuple(claims.values()) for name, claims in sorted(names.items())}
         for group, names in found.items()
     }
+
+
+def _report_damaged(distribution: "Distribution", error: Exception) -> None:
+    import logging
+
+    try:
+        name = distribution.metadata["Name"]
+    except Exception:  # noqa: BLE001 - that is damaged as well
+        name = None
+    logging.getLogger("fray.plugins").warning(
+        "the plugins of the distribution %r in %s are left out, because its entry_points.txt cannot be read "
+        "(%r); install it again",
+        name,
+        distribution.locate_file(""),
+        error,
+    )
 
 
 def find(group: str, name: str) -> Plugin:

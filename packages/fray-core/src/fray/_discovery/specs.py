@@ -1,5 +1,6 @@
 """Read `NAME?key=value&key=value` and turn its values into what a plugin's signature takes."""
 
+import contextlib
 import enum
 import inspect
 import types
@@ -108,10 +109,7 @@ def convert(text: str, hint: Any, what: str) -> Any:
 def _accepted(factory: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
     """The options that a factory takes with their types, and whether it takes any other."""
     function = factory.__init__ if inspect.isclass(factory) else factory
-    try:
-        types_of = typing.get_type_hints(function)
-    except NameError:  # an annotation that exists for the type checker only
-        types_of = {}
+    types_of = _type_hints(function)
     hints: dict[str, Any] = {}
     open_ended = False
     for parameter in inspect.signature(factory).parameters.values():
@@ -120,6 +118,19 @@ def _accepted(factory: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
         elif parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
             hints[parameter.name] = types_of.get(parameter.name, Any)
     return hints, open_ended
+
+
+def _type_hints(function: Any) -> dict[str, Any]:
+    """Return the types of a function's parameters; one that exists for the type checker only is left out."""
+    try:
+        return typing.get_type_hints(function)
+    except Exception:  # noqa: BLE001 - whatever an annotation raises where it is evaluated
+        found: dict[str, Any] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        with contextlib.suppress(Exception):
+            found |= typing.get_type_hints(alone, getattr(function, "__globals__", None))
+    return found
 
 
 def _unknown_option(what: str, key: str, value: Any, known: Iterable[str]) -> str:

@@ -80,14 +80,18 @@ class Actor:
         if self._restarts:
             self._packed = packed
         call = self._construction(packed)
-        self.scope.enter(call, caller is not None or inside(self.scope))
-        with LOCK:
-            self.open_calls.add(call)
-            death = self._death
-        if death is None:
-            call.begin()
-        else:  # another holder killed it by its name
-            dispatch(call.fail(death))
+        try:
+            self.scope.enter(call, caller is not None or inside(self.scope))
+            with LOCK:
+                self.open_calls.add(call)
+                death = self._death
+            if death is None:
+                call.begin()
+            else:  # another holder killed it by its name
+                dispatch(call.fail(death))
+        except BaseException:  # the maker lets the actor die, which ends the call where it came so far
+            self.scope.leave(call)
+            raise
 
     def open(self) -> None:
         """Pass calls on without a constructor's: the actor lives elsewhere already."""
@@ -113,13 +117,17 @@ class Actor:
         call.actor, call.method, call.arrived = self, method, False
         answer = EngineStream(call) if call.streaming else call.ref
         death = self._death
-        if death is None:
-            self.scope.enter(call, caller is not None or inside(self.scope))
-            death = self._admit(call, caller)
-        if death is not None:
-            dispatch(call.fail(death))
-        else:
-            call.begin()
+        try:
+            if death is None:
+                self.scope.enter(call, caller is not None or inside(self.scope))
+                death = self._admit(call, caller)
+            if death is not None:
+                dispatch(call.fail(death))
+            else:
+                call.begin()
+        except BaseException as error:
+            call.withdraw(error)
+            raise
         return answer
 
     def _admit(self, call: Any, caller: Hashable) -> "DeathError | None":
@@ -224,13 +232,23 @@ class Actor:
             kill: End whatever runs it; without it, as at the context's end, which a detached actor outlives.
         """
         death = DeathError(self.label, reason, cause)
-        with LOCK:
-            if self._death is not None:
-                return NOTHING
-            self._death = death
-            open_calls, self.open_calls = self.open_calls, set()
-            self._outbox.clear()
-            self._lanes.clear()
+        open_calls: set[Any] = set()
+        try:
+            with LOCK:
+                if self._death is not None:
+                    return NOTHING
+                self._outbox.clear()
+                self._lanes.clear()
+                self._death = death
+                open_calls, self.open_calls = self.open_calls, open_calls
+            return self._end(open_calls, death, kill)
+        except BaseException:  # Ctrl-C: once more, for what it left
+            if self._death is death:
+                dispatch(self._end(open_calls, death, kill))
+            raise
+
+    def _end(self, open_calls: set[Any], death: DeathError, kill: bool) -> Ready:
+        """Do what follows on its death; what has been done already is not done twice."""
         for act in self.on_death:
             act()
         ready: list[Any] = []

@@ -99,7 +99,7 @@ class Call:
         """Start it now, or as soon as the last of its references has a value.
 
         Raises:
-            Exception: Its runner cannot run it; it has failed with that.
+            Exception: Its runner cannot run it; whoever submits it withdraws it.
         """
         if self.refs:
             pending = [ref for ref in self.refs if ref.state != VALUE]
@@ -110,12 +110,12 @@ class Call:
 
     def hand_over(self) -> None:
         """Hand it to its runner, which is the first to know of it."""
-        try:
-            self.runner.start((self,))
-        except BaseException as error:
-            self.claim()  # where the runner has it nevertheless, it must not run
-            dispatch(self.fail(error))  # no thread can be started, the stack is used up, Ctrl-C
-            raise
+        self.runner.start((self,))
+
+    def withdraw(self, error: BaseException) -> None:
+        """Settle it: its submission was left by an exception, and nobody got its reference."""
+        self.claim()  # where the runner has it nevertheless, it must not run
+        dispatch(self.fail(error))  # no thread can be started, the stack is used up, Ctrl-C
 
     def _await(self, pending: Sequence[EngineRef[Any]]) -> Ready:
         # One more than there are, so that none of those that settle meanwhile is the last.
@@ -141,7 +141,7 @@ class Call:
         try:
             while failing:
                 call, error = failing.popleft()
-                ready.extend(call._fail_unstarted(error))
+                ready.extend(call.cancel_unstarted(error))
         finally:
             _thread.failing = None
 
@@ -151,9 +151,6 @@ class Call:
             self._missing.pop()
         except IndexError:
             ready.append(self)
-
-    def _fail_unstarted(self, error: StoredError) -> Ready:
-        return self.fail(error) if self.claim() else NOTHING
 
     # What the runner says of it.
 
@@ -205,9 +202,20 @@ class Call:
                     scope.leave(self)
         return NOTHING if ready is None else ready
 
-    def cancel_unstarted(self, reason: BaseException) -> Ready:
+    def cancel_unstarted(self, reason: BaseException | StoredError) -> Ready:
         """Settle it with an error unless it was claimed."""
-        return self.fail(reason) if self.claim() else NOTHING
+        return self._fail_unrun(reason) or NOTHING
+
+    def _fail_unrun(self, reason: BaseException | StoredError) -> Ready | None:
+        """Settle it with an error; None where it was claimed."""
+        claimed = False
+        try:
+            claimed = self.claim()
+            return self.fail(reason) if claimed else None
+        except BaseException:  # Ctrl-C: who cancels it next finds it as it was
+            if claimed and not self.over:
+                self.unclaim()
+            raise
 
     def lost(self, error: BaseException) -> Ready:
         """Run it again, or fail: its worker died."""
@@ -224,10 +232,11 @@ class Call:
         """Cancel it before its start, or while it runs where its runner can; see `JobContext.cancel`."""
         if self.over:
             return False
-        if self.claim():
-            dispatch(self.fail(TaskCancelledError(f"{self.label} was cancelled before it started")))
-            return True
-        return self._interrupt()
+        ready = self._fail_unrun(TaskCancelledError(f"{self.label} was cancelled before it started"))
+        if ready is None:
+            return self._interrupt()
+        dispatch(ready)
+        return True
 
     def _interrupt(self) -> bool:
         if not self.runner.interrupts or self.over:

@@ -61,19 +61,27 @@ class Engine:
         if not streaming:
             call = Call(packed.payload, refs, name, options, self.runner, scope)
             ref = call.ref
-            scope.open.add(call)
-            if scope.closing or scope.owner:
-                scope.enter(call, caller is not None or inside(scope))
-            if refs:
-                call.begin()
-            else:
-                call.hand_over()
+            try:
+                scope.open.add(call)
+                if scope.closing or scope.owner:
+                    scope.enter(call, caller is not None or inside(scope))
+                if refs:
+                    call.begin()
+                else:
+                    call.hand_over()
+            except BaseException as error:
+                call.withdraw(error)
+                raise
             return ref
         producer = StreamCall(packed.payload, refs, name, options, self.runner, scope, self.stream_buffer)
         stream: EngineStream[Any] = EngineStream(producer)
-        scope.enter(producer, caller is not None or inside(scope))
-        self._streams.add(producer)
-        producer.begin()
+        try:
+            scope.enter(producer, caller is not None or inside(scope))
+            self._streams.add(producer)
+            producer.begin()
+        except BaseException as error:
+            producer.withdraw(error)
+            raise
         return stream
 
     def put(self, value: Any) -> EngineRef[Any]:

@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from fray._engine.calls import set_current_call
-from fray._engine.refs import ERROR, EngineRef, outcome, watch
+from fray._engine.refs import ERROR, EngineRef, outcome, unwatch, watch
 from fray._engine.waiting import blocking, patient, seconds
 
 
@@ -88,7 +88,14 @@ class EngineFuture(Future[Any]):
             outcome(self._ref)
         return super().exception(0)
 
+    def abandon(self) -> None:
+        """Settle no more: nobody waits for it. The task goes on."""
+        if isinstance(self._ref, EngineRef):
+            unwatch(self._ref, self)
+
     def _await(self, timeout: float | None) -> None:
+        if self._call is not None:
+            self._call.scope.check_owner()  # in a forked child nothing would ever come
         with blocking(timeout, (self._ref,)), patient((self._ref,)) as wait:
             wait.block(self._settled, seconds(timeout))
 

@@ -119,7 +119,8 @@ def watch(source: Any, watcher: Watcher) -> bool:
         told.remove(watcher)
     except ValueError:
         return True
-    watchers.pop(source, None)
+    if not told:  # else it has others, which are still to be notified
+        watchers.pop(source, None)
     return False
 
 

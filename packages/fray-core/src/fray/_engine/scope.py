@@ -71,8 +71,13 @@ class Scope:
             del self._unended
         except AttributeError:
             return
-        self._end()
-        self._drained.set()
+        try:
+            self._end()
+        except BaseException:  # Ctrl-C: the next `close` does the rest
+            self._unended = True
+            raise
+        finally:
+            self._drained.set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until everything is done, after `close`; False where `timeout` seconds passed first."""

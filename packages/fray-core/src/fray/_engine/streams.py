@@ -134,16 +134,19 @@ class StreamCall(Call):
         return self._finish(stored_error(error))
 
     def _finish(self, error: StoredError | None) -> Ready:
-        with LOCK:
-            if self.ended:
-                return NOTHING
-            if error is not None:
-                self._buffer.append(error_ref(error))
-            self.ended, self.parked = True, False
-            watchers, self._watchers = self._watchers, []
-        self.payload, self.refs = None, ()
-        self.scope.leave(self)
-        self._tell(watchers)
+        try:
+            with LOCK:
+                if self.ended:
+                    return NOTHING
+                if error is not None:
+                    self._buffer.append(error_ref(error))
+                self.ended, self.parked = True, False
+        finally:
+            if self.ended:  # also where an earlier call, which was interrupted, has said so
+                self.payload, self.refs = None, ()
+                self.scope.leave(self)
+                watchers, self._watchers = self._watchers, []
+                self._tell(watchers)
         return NOTHING
 
     def _tell(self, watchers: list[Watcher]) -> None:
@@ -197,20 +200,24 @@ class StreamCall(Call):
             self._grant(max(1, self.limit))
 
     def _grant(self, more: int) -> None:
-        with LOCK:
-            if self.ended:
-                return
-            self.credits += more
-            parked, self.parked = self.parked, False
-            if parked:
-                self.scope.open.add(self)
-            start = self._ready and not self._handed_over
-            self._handed_over = self._handed_over or start
-            waits = not self._ready
-        if start:
-            super().hand_over()
-        elif not waits:
-            self.runner.resume(self, more, parked)
+        try:
+            with LOCK:
+                if self.ended:
+                    return
+                self.credits += more
+                parked, self.parked = self.parked, False
+                if parked:
+                    self.scope.open.add(self)
+                start = self._ready and not self._handed_over
+                self._handed_over = self._handed_over or start
+                waits = not self._ready
+            if start:
+                super().hand_over()
+            elif not waits:
+                self.runner.resume(self, more, parked)
+        except BaseException as error:
+            self.withdraw(error)  # nobody would resume it any more
+            raise
 
     def watch(self, watcher: Watcher) -> bool:
         """Notify a watcher of the next item, or the end; False where that is there already."""

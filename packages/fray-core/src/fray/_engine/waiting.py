@@ -269,7 +269,12 @@ def block_until_ready(refs: Sequence[Any], needed: int, timeout: float | None) -
         ready = ready_positions(refs, needed)
         if len(ready) == needed or not in_time:
             return ready
-        enough += 1
+        sources = sources_of(refs)  # another consumer may have taken the item that was asked for
+        enough = 1 + sum(map(_has_something, sources))
+
+
+def _has_something(source: Any) -> bool:
+    return bool(source.state if type(source) is EngineRef else source.has_item)
 
 
 def _await_some(sources: Sequence[Any], needed: int, timeout: float | None) -> bool:

@@ -74,6 +74,7 @@ def listen(wanted: Iterable[str]) -> None:
 def add_listener(listener: "Listener") -> None:
     """Pass every event of this process to a listener from now on."""
     with _lock:
+        _reported.discard(id(listener))  # of one that is gone
         _set((*_listeners, listener))
 
 
@@ -132,6 +133,14 @@ def _set(listeners: "tuple[Listener, ...]") -> None:
         watching = bool(listeners) or not _read
     if listeners:
         _prepare()
+
+
+def _in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _make(spec: str) -> Any:

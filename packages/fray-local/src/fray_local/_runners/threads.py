@@ -55,6 +55,7 @@ class ThreadPool:
         self._idle = 0
         self._parked: list[_Parked] = []
         self._threads: set[threading.Thread] = set()
+        self._starting: set[threading.Thread] = set()  # of these, the ones that have not begun
         self._closed = False
 
     def submit(self, calls: Sequence[Any]) -> None:
@@ -96,23 +97,25 @@ class ThreadPool:
         Raises:
             NoThreadError: None can be had.
         """
-        with self._lock:
-            if self.running >= self.size or self._idle >= self._queue.qsize() or self._closed:
-                return False
-            self.running += 1
-            parked = self._parked.pop() if self._parked else None
-        if parked is not None:
-            parked.wake()
-            return True
         # Daemonic: at exit it is the context that waits for the work; idle threads hold nothing up.
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-        self._threads.add(thread)  # before it runs
         try:
-            start_thread(thread)
-        except NoThreadError:
             with self._lock:
-                self.running -= 1
-                self._threads.discard(thread)
+                if self.running >= self.size or self._idle >= self._queue.qsize() or self._closed:
+                    return False
+                self.running += 1
+                if self._parked:
+                    self._parked.pop().wake()
+                    return True
+                self._starting.add(thread)
+                self._threads.add(thread)  # before it runs
+            start_thread(thread)
+        except BaseException:  # there can be none, or Ctrl-C, and then it may run nevertheless
+            with self._lock:
+                if thread in self._starting:
+                    self._starting.discard(thread)
+                    self._threads.discard(thread)
+                    self.running -= 1
             raise
         return True
 
@@ -138,6 +141,11 @@ class ThreadPool:
                 set_lender(before)
 
     def _work(self) -> None:
+        with self._lock:
+            me = threading.current_thread()
+            if me not in self._starting:  # who started it was interrupted, and does not count it
+                return
+            self._starting.discard(me)
         if self._lends:
             set_lender(self)
         get, waiting, run = self._queue.get, self._queue.qsize, self._run
@@ -223,16 +231,16 @@ class ThreadPool:
     def close(self, *, wait: bool) -> None:
         """Let every thread end after what is queued; with `wait`, block until they have."""
         with self._lock:
-            first, self._closed = not self._closed, True
+            if not self._closed:
+                self.put(None)
+                self._closed = True
             spare, self._parked = self._parked, []
             threads = list(self._threads)
         for parked in spare:
             parked.wake(end=True)
-        if first:
-            self.put(None)
         if wait:
             for thread in threads:
-                if thread is not threading.current_thread():
+                if thread is not threading.current_thread() and thread.ident is not None:
                     thread.join()
 
 

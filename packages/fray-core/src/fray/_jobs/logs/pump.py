@@ -24,10 +24,15 @@ class OutputPump:
     def open(self, path: str, limit: int | None = None) -> int:
         """Begin a log; return the end of a pipe for a child's stdout and stderr, which the caller closes."""
         reads, writes = os.pipe2(os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
-        os.set_blocking(reads, False)
-        if hasattr(fcntl, "F_SETPIPE_SZ"):
-            _enlarge(reads)
-        self._logs[reads] = (path, LogWriter(path, limit))
+        try:
+            os.set_blocking(reads, False)
+            if hasattr(fcntl, "F_SETPIPE_SZ"):
+                _enlarge(reads)
+            self._logs[reads] = (path, LogWriter(path, limit))
+        except BaseException:
+            os.close(reads)
+            os.close(writes)
+            raise
         return writes
 
     def readable(self) -> list[int]:

@@ -100,10 +100,12 @@ class LogWriter:
         """Write what is left; afterwards nothing is written any more."""
         if self._file < 0:
             self._mend()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._close_file()
         self._index.close()
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, -1
+        _close(file)
 
     def _is_full(self) -> bool:
         if self._unchecked >= min(4 << 20, self._reserve // 2):
@@ -143,8 +145,7 @@ class LogWriter:
         return written
 
     def _rotate(self) -> None:
-        os.close(self._file)
-        self._file = -1
+        self._close_file()
         self._finish_segment()
         cap, size = self._cap, self._segment_size()
         while cap is not None and self._kept() + 2 * size > cap and self._drop():
@@ -216,9 +217,7 @@ class LogWriter:
 
     def _break(self) -> None:
         """The disk is full: continue in memory."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        self._close_file()
         if not self._size and self._start:
             remove_file(segment_path(self._path, self._start))  # or it would part a gap in two
         self._finish_segment()
@@ -286,9 +285,8 @@ class _Index:
         self._lines += data.count(b"\n")
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        file, self._file = self._file, -1
+        _close(file)
 
     def _add(self, row: bytes) -> None:
         self._unwritten += row
@@ -301,6 +299,15 @@ class _Index:
             self._unwritten = self._unwritten[os.write(self._file, self._unwritten) :]
         except OSError:  # with the next row
             return
+
+
+def _close(file: int) -> None:
+    if file < 0:
+        return
+    try:
+        os.close(file)
+    except OSError:  # NFS says here what it had no room for; the file is closed nevertheless
+        return
 
 
 def _room(path: str) -> tuple[int, int]:
