@@ -417,7 +417,7 @@ def test_a_reference_that_settles_while_somebody_comes_to_wait_tells_those_that_
         engine = context.engine  # type: ignore[attr-defined]
 
         def race(waiting: int, settling: int) -> tuple[bool, bool]:
-            """Stop both at a line, let the waiting one go on first, and return whether each was told."""
+            """Stop both at a line, let the waiting one go on first, and return whether each was notified."""
             ref = engine.promise()
             early, late = threading.Event(), threading.Event()
             settling_stopped, waits = threading.Event(), threading.Event()
@@ -456,7 +456,7 @@ def test_a_wait_for_one_of_several_streams_ends_with_the_next_item_where_another
     with create_context("threadpool") as context:
         shared: Any = context.run(items, 0, 1)
         other: Any = context.run(items, 2)
-        watch_for([shared.call], 1, lambda: next(shared))  # before the waiter is told
+        watch_for([shared.call], 1, lambda: next(shared))  # before the waiter is notified
         done: list[Any] = []
         waiter = threading.Thread(target=lambda: done.append(context.wait([shared, other], timeout=60)))
         waiter.start()

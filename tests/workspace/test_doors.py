@@ -50,6 +50,7 @@ ATTRIBUTES: dict[str, tuple[set[str], str]] = {
         },
         "Iris has no public way to lose a worker, or to begin them when its controller listens",
     ),
+    "tests/local/test_threads.py": ({"_current_frames"}, "Python's own name for where a thread is"),
     "tests/queue/test_file.py": ({"_done"}, "a crash between two requests"),
     "tests/queue/test_file_batches.py": (
         {"_enter", "_store"},

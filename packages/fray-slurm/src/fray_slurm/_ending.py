@@ -48,7 +48,7 @@ class SlurmEnd(NamedTuple):
 
 
 def _is_over(shown: str) -> bool:
-    """Whether a job that Slurm is ending is neither requeued nor taken from its nodes: somebody cancelled it.
+    """Whether a job that Slurm is ending is neither requeued nor taken from its nodes, but was cancelled.
 
     Slurm prints no other state of it until all of its processes have ended.
     """

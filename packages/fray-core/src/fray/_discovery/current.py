@@ -121,7 +121,7 @@ class _Current:
             made, self._made = list(self._made.values()), {}
         for thing in made:
             shutdown = getattr(thing, "shutdown", None)
-            # One that is closed has ended, or was told not to wait: the program has failed, say.
+            # One that is closed has ended, or is not to be waited for: the program has failed, say.
             if shutdown is not None and not getattr(thing, "_closed", False):
                 shutdown()
 

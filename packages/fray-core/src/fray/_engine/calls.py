@@ -99,7 +99,7 @@ class Call:
         """Start it now, or as soon as the last of its references has a value.
 
         Raises:
-            Exception: Its runner cannot run it; whoever submits it withdraws it.
+            Exception: Its runner cannot run it; the caller withdraws it.
         """
         if self.refs:
             pending = [ref for ref in self.refs if ref.state != VALUE]

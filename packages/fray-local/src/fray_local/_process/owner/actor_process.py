@@ -103,7 +103,7 @@ class ActorProcess:
             self._worker.kill()
 
     def disown(self) -> None:
-        """In a forked child: the actor is alive as long as somebody listens for it."""
+        """In a forked child: the actor is alive as long as a process listens for it."""
         if self.listener is not None:
             self.listener.close()
 

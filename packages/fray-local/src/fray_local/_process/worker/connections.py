@@ -203,5 +203,5 @@ def accept_all(worker: CallRunner, listener: socket.socket) -> None:
         connection = Connection(worker, sock, owner=False)
         try:
             start_thread(threading.Thread(target=connection.listen, name="fray-peer", daemon=True))
-        except NoThreadError:  # the limit on them: this caller is refused, and later ones may be heard
+        except NoThreadError:  # the limit on them: this caller is refused, and later ones may be served
             sock.close()
