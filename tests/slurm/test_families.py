@@ -50,6 +50,13 @@ def queued(slurm: LocalSlurm, jobs: list[JobId]) -> list[str]:
     return [name for name in names if any(name.startswith(job) for job in jobs)]
 
 
+def until_gone(slurm: LocalSlurm, cluster: Cluster, jobs: list[JobId]) -> None:
+    """Return once none of these jobs waits in the queue, and all read stopped."""
+    until(lambda: not queued(slurm, jobs), "the queue has none of them", PATIENCE)
+    stopped = {JobStatus.STOPPED}
+    until(lambda: {cluster.poll(job).status for job in jobs} == stopped, "all read stopped", PATIENCE)
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_what_waits_in_the_queue_leaves_it_with_the_job_that_launched_it_and_is_out_of_time(
     slurm: LocalSlurm, cluster: Cluster, replicas: int
@@ -58,8 +65,7 @@ def test_what_waits_in_the_queue_leaves_it_with_the_job_that_launched_it_and_is_
     parent = launch(cluster, program(LAUNCHES, 600), "parent", resources=resources, timeout=20.0)
     jobs = [job for replica in range(replicas) for job in launched(cluster, parent, replica)]
     assert cluster.wait(parent, timeout=PATIENCE).status is JobStatus.FAILED
-    until(lambda: not queued(slurm, jobs), "the queue has none of them", PATIENCE)
-    assert {cluster.poll(job).status for job in jobs} == {JobStatus.STOPPED}
+    until_gone(slurm, cluster, jobs)
 
 
 def test_what_waits_in_the_queue_stays_there_when_the_job_that_launched_it_fails_by_itself(
@@ -79,8 +85,7 @@ def test_what_waits_in_the_queue_leaves_it_with_the_job_that_launched_it_and_was
     parent = launch(cluster, program(LAUNCHES, 600), "parent", resources=SMALL)
     jobs = launched(cluster, parent)
     slurm.run("scancel", number_of(parent))
-    until(lambda: not queued(slurm, jobs), "the queue has none of them", PATIENCE)
-    assert {cluster.poll(job).status for job in jobs} == {JobStatus.STOPPED}
+    until_gone(slurm, cluster, jobs)
 
 
 def test_a_job_that_was_cancelled_says_so_in_its_record_when_slurm_has_forgotten_it(
