@@ -28,6 +28,12 @@ def started(policy: Policy) -> Supervision:
     return machine
 
 
+def resumed(policy: Policy, before: Supervision) -> Supervision:
+    machine = Supervision(policy)
+    assert machine.resume(before.tasks, 10.0) == []
+    return machine
+
+
 def starts(actions: Sequence[object]) -> list[tuple[int, int]]:
     return [(each.replica, each.attempt) for each in actions if isinstance(each, StartReplica)]
 
@@ -47,8 +53,7 @@ def test_a_replica_that_had_succeeded_does_not_run_again_unless_its_gang_does() 
     policy = Policy(replicas=2, max_retries_preemption=1)
     before = started(policy)
     before.handle(Ended(0, 1, GOOD), 1.0)
-    machine = Supervision(policy)
-    machine.resume(before.tasks, 10.0)
+    machine = resumed(policy, before)
     assert starts(machine.handle(Begin(), 10.0)) == [(1, 2)]
     gang = Supervision(Policy(replicas=2, gang=True, max_retries_preemption=1))
     gang.resume(before.tasks, 10.0)
@@ -60,8 +65,7 @@ def test_failures_before_count_in_their_own_budget() -> None:
     before = started(policy)
     before.handle(Ended(0, 1, BAD), 1.0)
     before.handle(Begin(), 2.0)  # the time of the next attempt
-    machine = Supervision(policy)
-    machine.resume(before.tasks, 10.0)
+    machine = resumed(policy, before)
     assert starts(machine.handle(Begin(), 10.0)) == [(0, 3)]
     machine.handle(Ended(0, 3, BAD), 11.0)
     machine.handle(TreeEnded(), 12.0)
@@ -73,8 +77,7 @@ def test_a_replica_that_had_failed_for_good_does_not_run_again() -> None:
     policy = Policy(replicas=2, max_retries_preemption=1)
     before = started(policy)
     before.handle(Ended(0, 1, BAD), 1.0)
-    machine = Supervision(policy)
-    machine.resume(before.tasks, 10.0)
+    machine = resumed(policy, before)
     assert starts(machine.handle(Begin(), 10.0)) == [(1, 2)]
     machine.handle(Ended(1, 2, GOOD), 11.0)
     machine.handle(TreeEnded(), 12.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fray import ActorDiedError, create_context
+from fray import ActorDiedError, JobContext, create_context
 from fray.testing import tasks
 
 
@@ -63,6 +63,13 @@ class TestDefaultTimeouts:
                 maker.kill(made)
 
 
+def programs(ends: ExitStack, namespace: str) -> list[JobContext]:
+    """Return three contexts that find each other's actors, until `ends` is closed."""
+    return [
+        ends.enter_context(create_context("process", max_workers=1, namespace=namespace)) for _ in range(3)
+    ]
+
+
 class Greedy:
     """An actor that uses up all file descriptors of its process for a while."""
 
@@ -87,9 +94,7 @@ class Greedy:
 
 def test_an_actor_that_was_out_of_descriptors_can_be_called_again() -> None:
     with ExitStack() as ends:
-        maker, first, second = (
-            ends.enter_context(create_context("process", max_workers=1, namespace="greedy")) for _ in range(3)
-        )
+        maker, first, second = programs(ends, "greedy")
         made = maker.create_actor(Greedy, name="greedy")
         assert maker.get(made.take_all(), timeout=60) > 0
         # A thread that waited for a connection already has the descriptor of the first one.
@@ -111,9 +116,7 @@ class Threadless:
 
 def test_an_actor_that_could_start_no_thread_can_be_called_again() -> None:
     with ExitStack() as ends:
-        maker, first, second = (
-            ends.enter_context(create_context("process", max_workers=1, namespace="few")) for _ in range(3)
-        )
+        maker, first, second = programs(ends, "few")
         made = maker.create_actor(Threadless, name="threadless")
         maker.get(made.limit(1 << 50), timeout=60)
         with pytest.raises(ActorDiedError):

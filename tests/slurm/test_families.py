@@ -88,6 +88,19 @@ def test_what_waits_in_the_queue_leaves_it_with_the_job_that_launched_it_and_was
     until_gone(slurm, cluster, jobs)
 
 
+def test_a_job_that_is_requeued_runs_again_and_what_it_launched_stays_in_the_queue(
+    slurm: LocalSlurm, cluster: Cluster, number_of: Callable[[str], str]
+) -> None:
+    parent = launch(cluster, program(LAUNCHES, 600), "parent", resources=SMALL)
+    jobs, number = launched(cluster, parent), number_of(parent)
+    slurm.run("scontrol", "requeue", number)
+    slurm.end_hold(number)
+    until(lambda: cluster.poll(parent).tasks[0].attempt == 2, "it runs again", PATIENCE)
+    assert cluster.poll(parent).tasks[0].previous[0].reason is ExitReason.PREEMPTED
+    assert {cluster.poll(job).status for job in jobs} == {JobStatus.PENDING}
+    assert len(queued(slurm, jobs)) == 2
+
+
 def test_a_job_that_was_cancelled_says_so_in_its_record_when_slurm_has_forgotten_it(
     slurm: LocalSlurm, cluster: Cluster, number_of: Callable[[str], str]
 ) -> None:
