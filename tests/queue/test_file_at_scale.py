@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 import tracemalloc
 import uuid
 from collections import Counter
@@ -169,21 +168,20 @@ def test_listings_of_many_buckets_hold_no_extension_up(
             clock.advance(11.0)  # the next goes into a bucket of its own
         (lease,) = queue.pop_many(1, 10_000.0)
         assert len(other.pop_many(19, 10_000.0)) == 19
-        listed, names = [threading.Event() for _ in range(20)], FsspecStore.names
+        listing, extended, names = threading.Event(), threading.Event(), FsspecStore.names
 
         def slowly(store: FsspecStore, folder: str) -> list[str]:
             if folder:
-                next(each for each in listed if not each.is_set()).set()
-                time.sleep(0.1)
+                listing.set()
+                assert extended.wait(30), "it was held up until a listing ended"
             return names(store, folder)
 
         monkeypatch.setattr(FsspecStore, "names", slowly)
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(getattr(queue, call))
-            assert listed[0].wait(30)
+            assert listing.wait(30)
             assert queue.extend(lease, 600.0).item == 0
-            assert not listed[-1].is_set(), "it was held up until all was listed"
-            monkeypatch.setattr(FsspecStore, "names", names)
+            extended.set()
             assert found.result(30) is None
 
 

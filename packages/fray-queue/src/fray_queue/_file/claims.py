@@ -6,6 +6,7 @@ docs/queue-protocol.md lists the steps, the states between them and what repairs
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,6 +39,10 @@ _MOST_LATE = 2  # claims of one call that outlasted their lease: it is shorter t
 
 class Claims(Survey):
     """The claims of one client, by the protocol that the module describes."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._finding = threading.Lock()  # of many threads that pop one lists, and the others wait for it
 
     # --- taking ---
 
@@ -84,15 +89,18 @@ class Claims(Survey):
         return [] if claim is None else [claim]
 
     def _next(self, *, look_now: bool) -> Spot | None:
-        found = self._listing.find(self._clock, look_now=look_now)
-        while True:
-            with self._lock:
-                try:
-                    spot = next(found)
-                except StopIteration:
-                    return None
-            if spot is not None:
-                return spot
+        with self._finding:
+            found = self._listing.find(self._clock, look_now=look_now)
+            names: list[str] | None = None
+            while True:
+                with self._lock:
+                    try:
+                        step = next(found) if names is None else found.send(names)
+                    except StopIteration:
+                        return None
+                if isinstance(step, Spot):
+                    return step
+                names = self._store.names(step)
 
     def _claim(self, spot: Spot, lease_timeout: float, begun: list[Claim]) -> Claim | None:
         """Try to lease one item; None when it turns out to be busy, dead or gone."""

@@ -9,7 +9,7 @@ import contextlib
 import math
 import random
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
 from fray_queue._errors import QueueRemovedError
@@ -109,14 +109,16 @@ class Listing:
         self._listed_at = -math.inf
         self._spread = 1.0
 
-    def find(self, clock: Callable[[], float], *, look_now: bool = False) -> Iterator[Spot | None]:
+    def find(
+        self, clock: Callable[[], float], *, look_now: bool = False
+    ) -> Generator[Spot | str, list[str], None]:
         """Find an item to try and hide it until `note` is called; without one a `refresh` is due.
 
-        It yields nothing after a listing that found none, so that its caller can release the lock: to list
-        all buckets of a long queue takes minutes, and extensions need the lock.
+        It yields the name of a bucket where it needs a listing of it, which it is sent. Its caller releases
+        the lock meanwhile: to list all buckets of a long queue takes minutes, and extensions need the lock.
 
         Args:
-            look_now: ItemLog that are unknown are worth a try, too.
+            look_now: Items of which nothing is known are worth a try, too.
         """
         if (now := clock()) - self._listed_at > FRESH_FOR:
             self._list_root(now)
@@ -125,13 +127,11 @@ class Listing:
             for view in views:
                 seen.add(view.bucket)
                 now = clock()
-                listed = now - view.listed_at > FRESH_FOR
-                if listed:
-                    self._list_bucket(view, now, look_now=look_now)
+                if now - view.listed_at > FRESH_FOR:
+                    names = yield view.bucket
+                    self._list_bucket(view, now, names, look_now=look_now)
                 if spot := self._pick(view, now):
                     yield spot
-                elif listed:
-                    yield None
 
     def _unseen(self, seen: set[str]) -> list[View]:
         views = list(self._views.values())  # most calls find what they look for in the first
@@ -143,14 +143,13 @@ class Listing:
         """See what buckets there are; `find` lists them again, and only as many as it needs."""
         self._list_root(now)
 
-    def spots(self, now: float, tree: dict[str, list[str]] | None = None) -> list[Spot]:
-        """Return every item and batch there is, in order, from one listing of all, or from the one given."""
-        tree = self._store.tree() if tree is None else tree
+    def spots(self, now: float, tree: dict[str, list[str]]) -> list[Spot]:
+        """Return every item and batch there is, in order, from a listing of all."""
         self._list_root(now, list(tree))
         while self._unopened:
             self._open(self._unopened.pop())
         for view in self._views.values():
-            self._list_bucket(view, now, look_now=True, names=tree.get(view.bucket, []))
+            self._list_bucket(view, now, tree.get(view.bucket, []), look_now=True)
         return [view.spots[item] for view in self._views.values() for item in sorted(view.spots)]
 
     def countable(self, now: float) -> tuple[int, list[str]] | None:
@@ -171,10 +170,10 @@ class Listing:
         """Return the buckets of the last listing of the root, in order."""
         return sorted([*self._views, *self._unopened])
 
-    def spots_of(self, bucket: str, now: float) -> list[Spot]:
-        """Return the items and batches of a bucket, in order, from a new listing."""
+    def spots_of(self, bucket: str, now: float, names: list[str]) -> list[Spot]:
+        """Return the items and batches of a bucket, in order, from a listing of it."""
         view = self._views.get(bucket) or self._open(bucket)
-        self._list_bucket(view, now, look_now=True)
+        self._list_bucket(view, now, names, look_now=True)
         return [view.spots[item] for item in sorted(view.spots)]
 
     def note(
@@ -250,8 +249,8 @@ class Listing:
     def _pick(self, view: View, now: float) -> Spot | None:
         spots = view.ready(now, int(self._spread))
         if not spots:
-            if not view.spots:
-                self._views.pop(view.bucket, None)
+            if not view.spots and self._views.get(view.bucket) is view:
+                del self._views[view.bucket]
             return None
         spot = spots[0] if len(spots) == 1 else self._chance.choice(spots)
         if not spot.address.count:  # another thread tries the next; a batch has items for both
@@ -283,8 +282,7 @@ class Listing:
         self._views = {name: views[name] for name in sorted(views)}
         return view
 
-    def _list_bucket(self, view: View, now: float, *, look_now: bool, names: list[str] | None = None) -> None:
-        names = self._store.names(view.bucket) if names is None else names
+    def _list_bucket(self, view: View, now: float, names: list[str], *, look_now: bool) -> None:
         if not names:  # who finished its last item, or made it, was killed before the next step
             self._store.remove_if_empty(view.bucket)
         newest, payloads, orphans = read_listing(names)

@@ -99,8 +99,9 @@ class Survey(Batches):
 
     def _spots_of(self, buckets: Sequence[str]) -> Iterator[Spot]:
         for bucket in buckets:
-            with self._lock:  # for one listing at a time, as above
-                spots = self._listing.spots_of(bucket, self._clock())
+            names = self._store.names(bucket)  # without the lock, as above
+            with self._lock:
+                spots = self._listing.spots_of(bucket, self._clock(), names)
             yield from spots
 
     def _look_at(self, spot: Spot) -> list[tuple[Spot, bool]]:
