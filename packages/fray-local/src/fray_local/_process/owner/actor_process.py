@@ -108,8 +108,8 @@ class ActorProcess:
             self.listener.close()
 
     def connect(self) -> None:
-        """Connect to an actor that lives already."""
-        self._worker = self._start_worker(self)
+        """Connect to an actor that lives already; that its process ended meanwhile is told afterwards."""
+        self._serial.run(partial(self._begin, "reached"))
 
     # One at a time, in the serial queue.
 
@@ -142,17 +142,21 @@ class ActorProcess:
             return
         constructs, self._constructs = self._constructs, []
         claimed = self._claimed(constructs)
-        if claimed:
-            try:
-                self._worker = self._start_worker(self)
-            except Exception as error:  # noqa: BLE001 - no more descriptors, say
-                dispatch(self.actor.die(f"its process could not be started: {error}"))
-                return
+        if claimed and not self._begin("started"):
+            return
         if self._worker is not None:
             waiting, self._waiting = sorted(self._waiting, key=_turn), []
             claimed += self._claimed(waiting)
             if claimed:
                 self._worker.give(claimed)
+
+    def _begin(self, what: str) -> bool:
+        try:
+            self._worker = self._start_worker(self)
+        except Exception as error:  # noqa: BLE001 - no more descriptors, say
+            dispatch(self.actor.die(f"its process could not be {what}: {error}"))
+            return False
+        return True
 
     def _claimed(self, calls: Iterable[Any]) -> list[Any]:
         return [call for call in calls if call.claim() and packs_values(call, self._budget)]

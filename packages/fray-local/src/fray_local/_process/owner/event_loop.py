@@ -172,7 +172,10 @@ class Channel:
         self._writing = SerialQueue()
         self._backlog: deque[tuple[bytes | memoryview, Sequence[int], Any]] = deque()
         self._gone = self._blocked = False
-        loop.call_soon(lambda: self._watch(_READ))
+
+    def listen(self) -> None:
+        """Begin to hand on; whoever made this knows it by now, because the other side may be gone already."""
+        self.loop.call_soon(lambda: self._watch(_READ))
 
     def send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
         """Send a message; `keep` lives until its descriptors are on their way."""

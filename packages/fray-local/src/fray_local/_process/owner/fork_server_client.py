@@ -197,6 +197,7 @@ class ForkServerClient:
         server = self._server
         self.env, self.path = dict(os.environ), import_path()
         self._channel = Channel(self._loop, ours, self._handle, lambda _: self._lost(server))
+        self._channel.listen()
         return self._channel
 
     def _handle(self, message: Message, descriptors: list[int]) -> None:

@@ -20,6 +20,7 @@ class SharedActorConnection(WorkerConnection):
     ) -> None:
         super().__init__(owner, budget, concurrency)
         self.channel = Channel(loop, sock, self._handle, self._lost)
+        self.channel.listen()
 
     def _lost(self, error: Exception) -> None:
         self.gone(_GONE if isinstance(error, EOFError) else f"is lost: {describe_failure(error)}", 0)

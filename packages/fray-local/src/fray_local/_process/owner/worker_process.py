@@ -48,6 +48,7 @@ class WorkerProcess(WorkerConnection):
             OutputForwarder(read, name) for read, name in zip(reads, ("stdout", "stderr"), strict=True)
         ]
         self.channel = Channel(loop, ours, self._handle, self._unheard)
+        self.channel.listen()
         for output in self._outputs:
             loop.call_soon(lambda output=output: self._watch(output))  # type: ignore[misc]
         settings = WorkerSettings(env, import_path(), current_directory(), requests.owner, concurrency)
