@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -463,7 +464,9 @@ def test_a_terminal_that_is_closed_ends_the_pool_and_its_commands(tmp_path: Path
     script = f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 600"
     with SqliteQueue[str](tmp_path / "q.db", max_attempts=3) as queue:
         queue.push("x")
-        with subprocess.Popen([*command, script]) as process:
+        # These tests may run under `nohup`, whose programs the end of a terminal does not end.
+        ends = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+        with subprocess.Popen([*command, script], preexec_fn=ends) as process:
             until(pid.exists, "the command runs")
             ran = Path("/proc", pid.read_text().strip())
             process.send_signal(signal.SIGHUP)
@@ -471,6 +474,7 @@ def test_a_terminal_that_is_closed_ends_the_pool_and_its_commands(tmp_path: Path
                 assert process.wait(60) == 0
                 assert not ran.exists()
             finally:
+                process.kill()
                 if ran.exists():
                     os.kill(int(ran.name), signal.SIGKILL)
         assert queue.pending() == 1
