@@ -201,9 +201,9 @@ def install_for_queues(session: nox.Session) -> None:
         )
 
 
-# Most of what these tests do is to wait; modules run side by side, each process with servers of its own.
+# Modules run side by side, each process with servers of its own.
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
-# A Slurm waits most of the time: for its own timers, and for nodes.
+# Where most of what tests do is to wait: for leases and servers, or for Slurm's timers and its nodes.
 MANY_SIDE_BY_SIDE = ("-n", "4", "--dist", "loadfile")
 # What touches most of Ray in two minutes: its internals, call by call, and what jobs promise beyond the rest.
 OLDEST_RAY = tuple(
@@ -233,7 +233,7 @@ def package_session(
 
 package_session("fray-resources")
 package_session("fray-core", options=SIDE_BY_SIDE)
-package_session("fray-local", more=("joblib",), options=SIDE_BY_SIDE)  # which leaves processes behind
+package_session("fray-local", more=("joblib",), options=MANY_SIDE_BY_SIDE)  # which leaves processes behind
 # No pip: jobs' environments are made with uv then, as on every cluster whose own was. `ray_oldest` has pip.
 # Files in the order of their names: the last ones give the cluster TPU slices, which others do not expect.
 package_session(
@@ -242,7 +242,7 @@ package_session(
     options=(*SIDE_BY_SIDE, "--no-loadscope-reorder"),
     before=lambda session: install_programs(session, {"redis-server": "redis-server"}),
 )
-package_session("fray-queue", more=QUEUE_TESTS, options=SIDE_BY_SIDE, before=install_for_queues)
+package_session("fray-queue", more=QUEUE_TESTS, options=MANY_SIDE_BY_SIDE, before=install_for_queues)
 
 
 def interpreter(version: str) -> str | None:
@@ -410,7 +410,7 @@ def dask(session: nox.Session) -> None:
     session.install(
         *wheels("fray-local"), built_wheel("fray-dask", ROOT / "examples" / "fray-dask"), DASK, *group("test")
     )
-    run_tests(session, "tests/dask", *SIDE_BY_SIDE)
+    run_tests(session, "tests/dask", *MANY_SIDE_BY_SIDE)
     page = ["--write", str(NOX_DIR / "dask.md"), str(REPORTS / "dask.xml")]
     session.run("python", "-m", "fray.testing.matrix", *page)
 
@@ -436,7 +436,7 @@ def types(session: nox.Session) -> None:
 def workspace(session: nox.Session) -> None:
     """Do imports point one way, and is the whole what its files say?"""
     session.install(*wheels(*PACKAGES), *group("test"))
-    run_tests(session, "tests/workspace")
+    run_tests(session, "tests/workspace", *SIDE_BY_SIDE)
 
 
 @nox.session
@@ -446,7 +446,7 @@ def callers(session: nox.Session) -> None:
     session.run("mypy", "tests/callers")
     python = str(Path(session.virtualenv.bin) / "python")
     session.run("basedpyright", "--pythonpath", python, "-p", "tests/callers/pyrightconfig.json")
-    run_tests(session, "tests/callers")
+    run_tests(session, "tests/callers", *SIDE_BY_SIDE)
 
 
 @nox.session
@@ -455,7 +455,7 @@ def examples(session: nox.Session) -> None:
     session.install(
         *wheels(*PACKAGES), *group("test"), "psutil", RAY.replace("default", "data,default,train")
     )
-    run_tests(session, "tests/examples", "tests/soak")
+    run_tests(session, "tests/examples", "tests/soak", *SIDE_BY_SIDE)
 
 
 @nox.session
