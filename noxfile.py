@@ -446,7 +446,7 @@ def callers(session: nox.Session) -> None:
     session.run("mypy", "tests/callers")
     python = str(Path(session.virtualenv.bin) / "python")
     session.run("basedpyright", "--pythonpath", python, "-p", "tests/callers/pyrightconfig.json")
-    run_tests(session, "tests/callers", *SIDE_BY_SIDE)
+    run_tests(session, "tests/callers")
 
 
 @nox.session
@@ -455,7 +455,7 @@ def examples(session: nox.Session) -> None:
     session.install(
         *wheels(*PACKAGES), *group("test"), "psutil", RAY.replace("default", "data,default,train")
     )
-    run_tests(session, "tests/examples", "tests/soak", *SIDE_BY_SIDE)
+    run_tests(session, "tests/examples", "tests/soak")
 
 
 @nox.session
