@@ -108,7 +108,7 @@ class ActorProcess:
             self.listener.close()
 
     def connect(self) -> None:
-        """Connect to an actor that lives already; if its process ends meanwhile, that is noticed afterwards."""
+        """Connect to an actor that lives already; if its process ends meanwhile, it dies afterwards."""
         self._serial.run(partial(self._begin, "reached"))
 
     # One at a time, in the serial queue.

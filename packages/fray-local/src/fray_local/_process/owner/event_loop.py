@@ -174,7 +174,7 @@ class Channel:
         self._gone = self._blocked = False
 
     def listen(self) -> None:
-        """Begin to hand on; the maker knows the channel by now, because the other side may be gone already."""
+        """Begin to hand on: its maker knows it by now, and the other side may be gone already."""
         self.loop.call_soon(lambda: self._watch(_READ))
 
     def send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
