@@ -201,10 +201,13 @@ def install_for_queues(session: nox.Session) -> None:
         )
 
 
-# Modules run side by side, each process with servers of its own.
-SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
-# Where most of what tests do is to wait: for leases and servers, or for Slurm's timers and its nodes.
-MANY_SIDE_BY_SIDE = ("-n", "4", "--dist", "loadfile")
+def side_by_side(processes: int) -> tuple[str, ...]:
+    """Return options of pytest by which modules run in several processes, each with servers of its own."""
+    return ("-n", str(processes), "--dist", "loadfile")
+
+
+SIDE_BY_SIDE = side_by_side(2)  # the machine's CPUs
+MANY_SIDE_BY_SIDE = side_by_side(4)  # where tests wait half of the time: for leases, processes and servers
 # What touches most of Ray in two minutes: its internals, call by call, and what jobs promise beyond the rest.
 OLDEST_RAY = tuple(
     f"tests/ray/test_{name}.py" for name in ("ray_internals", "dashboard", "seeds", "cluster_ray")
@@ -331,7 +334,7 @@ def slurm(session: nox.Session) -> None:
     """Do jobs run on a real Slurm, and Ray and the examples across its nodes?"""
     install_programs(session, SLURM_PROGRAMS)
     session.install(*wheels("fray-slurm", "fray-local", "fray-ray"), *group("test"), "uv")
-    run_tests(session, "tests/slurm", *MANY_SIDE_BY_SIDE)
+    run_tests(session, "tests/slurm", *side_by_side(6))  # which wait for timers of Slurm
 
 
 @nox.session
@@ -463,15 +466,7 @@ def docs(session: nox.Session) -> None:
     """Do the docs make a site without a warning, in .nox/site, and does every Python block of them run?"""
     install_programs(session, {"tsp": "task-spooler"})  # runs the jobs of one story in the docs
     session.install(*wheels(*PACKAGES), *group("test"), *group("docs"))
-    session.run(
-        "sphinx-build",
-        "--fresh-env",
-        "--fail-on-warning",
-        "--keep-going",
-        "--quiet",
-        "docs",
-        str(NOX_DIR / "site"),
-    )
+    session.env["SITE"] = str(NOX_DIR / "site")  # where the tests build it
     run_tests(session, "tests/docs", *SIDE_BY_SIDE)
 
 

@@ -1,5 +1,6 @@
 """The site of the docs: it builds without a warning, stands alone, and leaves nothing out."""
 
+import os
 import re
 import subprocess
 import sys
@@ -29,8 +30,9 @@ FETCHED = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    sphinx = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
+    folder = Path(os.environ.get("SITE") or tmp_path_factory.mktemp("site"))
+    folder.mkdir(parents=True, exist_ok=True)
+    sphinx = [sys.executable, "-m", "sphinx", "--fresh-env", "--fail-on-warning", "--keep-going", "--quiet"]
     done = subprocess.run(
         [*sphinx, str(DOCS), str(folder)], cwd=folder, capture_output=True, text=True, check=False
     )
