@@ -29,6 +29,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:.* is an older spelling of:DeprecationWarning")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give the first test on Ray time for its cluster, and each for several jobs there."""
+    item.add_marker(pytest.mark.timeout(300))
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[LocalRayCluster]:
     """A Ray cluster of two nodes, whose workers find the programs."""

@@ -8,8 +8,6 @@ from executor_steps import Executor, ExecutorStep, experiment
 
 from fray.cluster import Cluster, JobStatus
 
-pytestmark = pytest.mark.timeout(300)  # a Ray cluster starts, and several jobs on it
-
 
 def test_an_experiment_runs_once(cluster: Cluster, tmp_path: Path) -> None:
     executor, last = Executor(tmp_path / "out"), experiment()

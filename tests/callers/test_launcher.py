@@ -10,8 +10,6 @@ from fray import JobFailedError, UnsupportedError
 from fray.cluster import Cluster, ResourceConfig, create_cluster, set_current_cluster
 from fray_ray.testing import LocalRayCluster
 
-pytestmark = pytest.mark.timeout(300)  # a Ray cluster starts, and several jobs on it
-
 
 @pytest.fixture(scope="module")
 def slices(ray_cluster: LocalRayCluster) -> LocalRayCluster:

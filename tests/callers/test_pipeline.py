@@ -10,8 +10,6 @@ from text_pipeline import Store, expected_rows, run
 
 from fray.job import JobContext
 
-pytestmark = pytest.mark.timeout(300)  # a Ray cluster starts, and several jobs on it
-
 ROWS = 6_000
 
 

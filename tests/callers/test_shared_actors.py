@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-import pytest
 from shared_actors import LESSONS, coordinate, learn_in_tasks
 
 from fray.cluster import Cluster, Entrypoint, JobRequest, ResourceConfig
 from fray.job import JobContext
-
-pytestmark = pytest.mark.timeout(300)  # a Ray cluster starts, and several jobs on it
 
 
 def test_tasks_share_actors(context: JobContext, tmp_path: Path) -> None:
