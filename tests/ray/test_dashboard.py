@@ -105,6 +105,7 @@ def test_figures_of_a_job_are_among_rays_metrics_and_zero_when_it_has_ended(
     )
     job_id = joined_cluster.launch(request)
     until(lambda: scraped(job_id).get("ray_fray_job_memory_bytes", 0) > 1 << 20, "its memory is exported")
+    until(lambda: scraped(job_id)["ray_fray_job_attempts"] == 3, "the first attempt has failed")
     until(lambda: scraped(job_id)["running"] == 2, "both run")
     figures = scraped(job_id)
     assert {name.removeprefix("ray_fray_job_") for name in figures if name.startswith("ray_")} == {
