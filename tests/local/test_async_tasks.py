@@ -62,7 +62,7 @@ def test_an_inline_async_generator_is_closed_inside_a_running_loop() -> None:
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("streams", [False, True], ids=["coroutine", "generator"])
 def test_ctrl_c_stops_an_inline_one_inside_a_running_loop(*, streams: bool) -> None:
-    waits, seen = threading.Event(), []
+    waits, ended, seen = threading.Event(), threading.Event(), []
 
     async def hold() -> None:
         waits.set()
@@ -84,13 +84,18 @@ def test_ctrl_c_stops_an_inline_one_inside_a_running_loop(*, streams: bool) -> N
 
     def interrupt() -> None:
         assert waits.wait(20)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        while not ended.is_set():  # Python sees one that comes as a wait begins with the next one only
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            ended.wait(5)
 
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()
     loop = asyncio.new_event_loop()  # as in a notebook: `asyncio.run` would have its own way with Ctrl-C
-    with pytest.raises(KeyboardInterrupt):
-        loop.run_until_complete(main())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(main())
+    finally:
+        ended.set()
     interrupter.join()
     assert seen == ["stopped"]
     loop.close()

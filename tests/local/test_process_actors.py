@@ -698,13 +698,18 @@ class TestSharing:
                 os.kill(pid, signal.SIGKILL)
 
     def test_the_end_of_the_fork_server_is_noticed_where_a_detached_actor_lives_on(
-        self, context: JobContext
+        self, context: JobContext, tmp_path: Path
     ) -> None:
+        def hold() -> None:
+            (tmp_path / "begun").touch()
+            time.sleep(600)
+
         mortal = context.create_actor(Mortal, name="mortal", lifetime="detached")
         try:
             context.get(mortal.pid())
             server = context.get(context.run(os.getppid))
-            held = context.create_task(time.sleep, 600)
+            held = context.create_task(hold)
+            until((tmp_path / "begun").exists, "the task has begun: one that has not runs on another worker")
             os.kill(server, signal.SIGKILL)
             with pytest.raises(WorkerDiedError):
                 context.get(held, timeout=20)
