@@ -185,6 +185,26 @@ def test_listings_of_many_buckets_hold_no_extension_up(
             assert found.result(30) is None
 
 
+def test_of_threads_that_pop_at_once_one_lists_a_bucket(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FileQueue[int](url) as other, FileQueue[int](url) as queue:
+        other.push_many(range(4))
+        listings, all_list, names = [], threading.Event(), FsspecStore.names
+
+        def slowly(store: FsspecStore, folder: str) -> list[str]:
+            if folder:
+                listings.append(folder)
+                if len(listings) == 4:
+                    all_list.set()
+                all_list.wait(1)  # time for the others to come as well
+            return names(store, folder)
+
+        monkeypatch.setattr(FsspecStore, "names", slowly)
+        with ThreadPoolExecutor(4) as pool:
+            leases = list(pool.map(lambda _: queue.pop(), range(4)))
+        assert sorted(lease.item for lease in leases if lease) == [0, 1, 2, 3]
+        assert len(listings) == 1
+
+
 def test_a_lease_that_another_client_extended_is_good_after_this_one_forgot_it(url: str) -> None:
     clock = ManualClock()
     with FileQueue[Any](url, clock=clock, max_clock_skew=0) as queue:
