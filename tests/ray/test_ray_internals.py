@@ -1,8 +1,10 @@
 """What fray-ray uses beyond Ray's public API does in this Ray what it did in the one it was read in."""
 
+import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -70,6 +72,8 @@ from fray_ray._ray_internals.node_processes import dead_processes, end_node, sta
 from fray_ray._ray_internals.nodes import draining_nodes, free_resources_of_nodes
 from fray_ray._ray_internals.pins import pin_package
 from fray_ray._ray_internals.processes import driver_log, driver_log_name, log_folder, runs_tasks
+from fray_ray._ray_internals.setup_worker import SETUP_WORKER, SOCKET
+from fray_ray._ray_internals.worker_fork_server import start_fork_server
 from fray_ray.testing import LocalRayCluster
 
 ray: Any = typed_ray  # Ray's own annotations know nothing of other libraries' types
@@ -241,6 +245,70 @@ def test_a_worker_is_set_up_as_by_rays_own_program(
         return os.environ.get("ONE"), os.environ.get("TWO"), sys.flags.dev_mode
 
     assert ray.get(ray.remote(told).options(runtime_env=asked).remote()) == found
+
+
+_STARTED = """
+import json, os, signal, sys
+print(json.dumps({
+    "arguments": sys.argv[1:],
+    "first": sys.path[0],
+    "variable": os.environ.get("ONE"),
+    "directory": os.getcwd(),
+    "group": os.getpgid(0) == os.getpid(),
+    "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+    "loaded": "aiohttp" in sys.modules,
+    "ray": "ray" in sys.modules,
+    "parent": os.getppid(),
+}))
+os.write(int(sys.argv[-1]), b"inherited")
+"""
+
+
+def set_up(folder: Path, variables: dict[str, str]) -> dict[str, Any]:
+    """What a worker finds that a raylet would start so, with a descriptor beside its output."""
+    program = folder / "worker.py"
+    program.write_text(_STARTED)
+    read, write = os.pipe()
+    done = subprocess.run(
+        [sys.executable, SETUP_WORKER, program, "--language=PYTHON", "an argument", str(write)],
+        env={**os.environ, "RAY_TMPDIR": str(folder), "ONE": "1", **variables},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        pass_fds=[write],
+        preexec_fn=os.setpgrp,
+        timeout=60,
+        check=True,
+    )
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        assert pipe.read() == b"inherited"
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found.pop("arguments") == ["an argument", str(write)]
+    assert (found.pop("first"), found.pop("directory")) == (str(folder), str(folder))
+    assert (found.pop("variable"), found.pop("group"), found.pop("blocked")) == ("1", True, [])
+    assert not found.pop("ray")
+    return found
+
+
+def test_a_worker_that_is_forked_finds_what_one_that_is_started_finds(tmp_path: Path) -> None:
+    server = start_fork_server(str(tmp_path / SOCKET))
+    try:
+        assert set_up(tmp_path, {}) == {"loaded": True, "parent": server.pid}
+        started = {"loaded": False, "parent": os.getpid()}
+        assert set_up(tmp_path, {"PYTHONOPTIMIZE": "1"}) == started  # which Python reads before all else
+        server.kill()
+        server.wait()
+        assert set_up(tmp_path, {}) == started
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_a_fork_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    server = start_fork_server(str(tmp_path / SOCKET))
+    assert server.stdin is not None
+    server.stdin.close()
+    assert server.wait(60) == 0
 
 
 # --- nodes ---
