@@ -66,7 +66,7 @@ def _imported_by_ray() -> list[str]:
 
 
 def _serve(listener: socket.socket) -> None:
-    """Return in each worker, as that worker. The server itself exits when whoever started it is gone."""
+    """Return in each worker, as that worker. The server itself exits with the process that started it."""
     sources = select.poll()
     sources.register(listener, select.POLLIN)
     sources.register(sys.stdin, select.POLLIN)
