@@ -72,8 +72,8 @@ from fray_ray._ray_internals.node_processes import dead_processes, end_node, sta
 from fray_ray._ray_internals.nodes import draining_nodes, free_resources_of_nodes
 from fray_ray._ray_internals.pins import pin_package
 from fray_ray._ray_internals.processes import driver_log, driver_log_name, log_folder, runs_tasks
-from fray_ray._ray_internals.setup_worker import SETUP_WORKER, SOCKET
 from fray_ray._ray_internals.worker_fork_server import start_fork_server
+from fray_ray._ray_internals.worker_setup import SETUP_WORKER, SOCKET
 from fray_ray.testing import LocalRayCluster
 
 ray: Any = typed_ray  # Ray's own annotations know nothing of other libraries' types
@@ -302,6 +302,16 @@ def test_a_worker_that_is_forked_finds_what_one_that_is_started_finds(tmp_path: 
     finally:
         server.kill()
         server.communicate()
+
+
+@pytest.mark.parametrize("asked", [{}, {"env_vars": {"ONE": "1"}}], ids=["nothing", "variables"])
+def test_workers_of_a_cluster_on_one_machine_are_forked(
+    cluster: LocalRayCluster, asked: dict[str, Any]
+) -> None:
+    def parent() -> str:
+        return Path(f"/proc/{os.getppid()}/cmdline").read_text()
+
+    assert "worker_fork_server" in ray.get(ray.remote(parent).options(runtime_env=asked).remote())
 
 
 def test_a_fork_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:

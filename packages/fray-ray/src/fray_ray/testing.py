@@ -35,8 +35,8 @@ from fray_ray._ray_internals.local_clusters import (
     nodes_known_alive,
     restart_gcs,
 )
-from fray_ray._ray_internals.setup_worker import SETUP_WORKER, SOCKET
 from fray_ray._ray_internals.worker_fork_server import start_fork_server
+from fray_ray._ray_internals.worker_setup import SETUP_WORKER, SOCKET
 from fray_resources import TpuConfig
 
 _NODE: dict[str, Any] = {"object_store_memory": 100 * 2**20, "node_ip_address": "127.0.0.1"}

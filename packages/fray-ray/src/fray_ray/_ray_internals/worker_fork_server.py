@@ -1,6 +1,6 @@
 """Forks the workers of a cluster of one machine, with what Ray imports of other libraries imported once.
 
-`setup_worker.py`, by which a raylet starts a worker, hands its command, variables and descriptors to this
+`worker_setup.py`, by which a raylet starts a worker, hands its command, variables and descriptors to this
 program. The fork does what the command says in the place of the process that the raylet started: Ray knows a
 worker by what it registers with. Nothing of Ray is loaded before the fork, because Ray reads the variables of
 a worker while it is loaded. What is shared is most of a worker's start: 0.33 of 0.6 s of CPU, and 0.58 of
@@ -35,7 +35,7 @@ def start_fork_server(path: str) -> "subprocess.Popen[bytes]":
     """Start a fork server, which lives until it is killed or this process is gone. Read in Ray 2.60.
 
     Args:
-        path: Of its socket; `setup_worker.py` looks for `SOCKET` in the folder that `RAY_TMPDIR` names.
+        path: Of its socket; `worker_setup.py` looks for `SOCKET` in the folder that `RAY_TMPDIR` names.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)

@@ -1,4 +1,4 @@
-"""Sets up a worker, as Ray's program of this name does, without an import of Ray.
+"""Sets up a worker, as Ray's `setup_worker.py` does, without an import of Ray.
 
 A raylet starts every worker by a program that sets variables and then becomes the worker. Ray's own imports
 all of Ray for that, which is half of the 1.1 s of CPU that a worker's start takes (measured on 2026-11-26). A
@@ -12,7 +12,10 @@ import sys
 from typing import Any
 
 SETUP_WORKER = __file__
-"""What `setup_worker_path` of a node is to be. Read in Ray 2.60."""
+"""What `setup_worker_path` of a node is to be. Read in Ray 2.60.
+
+A raylet leaves out a program of the name that Ray's has where it would have nothing to do.
+"""
 SOCKET = "fork_server"
 """The name of a fork server's socket, in the folder that `RAY_TMPDIR` names."""
 _CONTEXT, _LANGUAGE = "--serialized-runtime-env-context=", "--language="
