@@ -13,6 +13,7 @@ the main thread: starting a node takes over a signal handler for a moment.
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -24,7 +25,7 @@ from unittest import mock
 import ray
 from ray.cluster_utils import Cluster
 
-from fray.backend import HeldPorts
+from fray.backend import HeldPorts, process_tree
 from fray_ray._local_ports import await_listener
 from fray_ray._ray_internals.agent_ports import agent_ports, await_agent
 from fray_ray._ray_internals.local_clusters import (
@@ -287,6 +288,9 @@ class LocalRayCluster:
 
     def _clean_up(self) -> None:
         if self._fork_server is not None:
+            self._fork_server.send_signal(signal.SIGSTOP)  # it forks nobody any more
+            # A raylet ends the workers that it knows. One that was just forked waits a minute for the head.
+            process_tree.send(process_tree.descendants(self._fork_server.pid), signal.SIGKILL)
             self._fork_server.kill()
             self._fork_server.communicate()
         self._ports.close()
