@@ -64,6 +64,7 @@ from fray_ray._ray_internals.kv import (
 from fray_ray._ray_internals.local_clusters import (
     KEEPS_LOOPBACK,
     announce_preemption,
+    is_rays,
     keeping_loopback,
     nodes_known_alive,
     restart_gcs,
@@ -293,9 +294,15 @@ def set_up(folder: Path, variables: dict[str, str]) -> dict[str, Any]:
 def test_a_worker_that_is_forked_finds_what_one_that_is_started_finds(tmp_path: Path) -> None:
     server = start_fork_server(str(tmp_path / SOCKET))
     try:
-        assert set_up(tmp_path, {}) == {"loaded": True, "parent": server.pid}
+        forked = {"loaded": True, "parent": server.pid}
+        assert set_up(tmp_path, {}) == forked
+        assert set_up(tmp_path, {"PYTHONBREAKPOINT": "0"}) == forked  # of nodes that a program adds later
         started = {"loaded": False, "parent": os.getpid()}
         assert set_up(tmp_path, {"PYTHONOPTIMIZE": "1"}) == started  # which Python reads before all else
+        assert (
+            set_up(tmp_path, {f"TWO_{n}": "2" * 100_000 for n in range(5)}) == started
+        )  # too much to hand over
+        assert set_up(tmp_path, {}) == forked
         server.kill()
         server.wait()
         assert set_up(tmp_path, {}) == started
@@ -376,6 +383,15 @@ def test_a_cluster_that_keeps_loopback_is_at_127(cluster: LocalRayCluster) -> No
     patch.start()
     patch.stop()
     assert cluster.address.startswith("127.0.0.1:")
+
+
+def test_what_ray_has_started_is_known_by_its_command(cluster: LocalRayCluster) -> None:
+    def command() -> list[str]:
+        return Path("/proc/self/cmdline").read_text().split("\0")
+
+    assert is_rays(ray.get(ray.remote(command).remote()), "/somewhere")
+    assert is_rays(["python", "worker.py", "--socket=/somewhere/raylet"], "/somewhere")
+    assert not is_rays(["sleep", "60"], "/somewhere")
 
 
 def test_a_gcs_ends_before_another_starts_at_its_port() -> None:

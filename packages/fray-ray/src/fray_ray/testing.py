@@ -13,7 +13,6 @@ the main thread: starting a node takes over a signal handler for a moment.
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -32,6 +31,7 @@ from fray_ray._ray_internals.local_clusters import (
     KEEPS_LOOPBACK,
     STORE,
     announce_preemption,
+    is_rays,
     keeping_loopback,
     nodes_known_alive,
     restart_gcs,
@@ -288,15 +288,19 @@ class LocalRayCluster:
 
     def _clean_up(self) -> None:
         if self._fork_server is not None:
-            self._fork_server.send_signal(signal.SIGSTOP)  # it forks nobody any more
-            # A raylet ends the workers that it knows. One that was just forked waits a minute for the head.
-            process_tree.send(process_tree.descendants(self._fork_server.pid), signal.SIGKILL)
             self._fork_server.kill()
             self._fork_server.communicate()
+        # A raylet ends the workers that it knows. One that has just started waits minutes for its head.
+        process_tree.kill_until_gone(self._workers)
         self._ports.close()
         self._constant.stop()
         self._environ.stop()
         shutil.rmtree(self._dir, ignore_errors=True)
+
+    def _workers(self) -> list[int]:
+        """Return what Ray has started for this cluster: not what else this program has started meanwhile."""
+        started = process_tree.with_variable("RAY_TMPDIR", self._dir)
+        return [pid for pid in started if is_rays(process_tree.command_of(pid), self._dir)]
 
     def _node(self, node_id: str) -> Any:
         for node in self._nodes():

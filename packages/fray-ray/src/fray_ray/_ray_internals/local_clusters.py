@@ -24,6 +24,14 @@ def keeping_loopback() -> Any:
     return mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False)
 
 
+def is_rays(command: list[str], directory: str) -> bool:
+    """Return whether a command is of Ray's, for a cluster with its files in a directory. Read in Ray 2.60.
+
+    A worker has the directory in its command until it has registered, and then a title.
+    """
+    return any(directory in word or word.startswith("ray::") for word in command)
+
+
 def nodes_known_alive(head: str, node_ids: Iterable[str], timeout: float) -> list[bool]:
     """Return of each node whether the head takes it for alive. Read in Ray 2.60."""
     asked = [ray.NodeID.from_hex(node_id) for node_id in node_ids]

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 _MOST_DESCRIPTORS = 253  # of one message: SCM_MAX_FD of Linux
-_MOST_BYTES = 200_000  # of one message: a socket's buffer has 212,992
+_MOST_BYTES = 2**20  # more than a socket takes as one message: longer ones are refused where they are sent
 # The program of a worker, and what it imports when it becomes the supervisor of a job.
 _LOADED_BY_WORKERS = ("ray._private.workers.default_worker", "ray.dashboard.modules.job.job_supervisor")
 # Read by Python itself, before the first line: a worker for which they differ is not to be forked.
 _OF_PYTHON = ("PYTHON", "LD_")
+_READ_LATER = "PYTHONBREAKPOINT"  # Ray sets it in a program that connects, and its later nodes have it
 
 
 def start_fork_server(path: str) -> "subprocess.Popen[bytes]":
@@ -41,7 +42,7 @@ def start_fork_server(path: str) -> "subprocess.Popen[bytes]":
         listener.bind(path)
         listener.listen(128)
         descriptor = listener.fileno()
-        command = [sys.executable, __file__, str(descriptor)]
+        command = [sys.executable, __file__, path, str(descriptor)]
         # Its standard input ends with this process.
         return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[descriptor])
 
@@ -54,7 +55,7 @@ def _main() -> None:
             importlib.import_module(name)
     gc.freeze()  # what is there now is never garbage: collections need not touch, and copy, its pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a worker that has ended is gone at once
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[-1])))
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
@@ -75,22 +76,32 @@ def _serve(listener: socket.socket) -> None:
             sys.exit(0)
         connection, _ = listener.accept()
         with connection:
-            message, descriptors, _, _ = socket.recv_fds(connection, _MOST_BYTES, _MOST_DESCRIPTORS)
-            told = json.loads(message or b"{}")
-            if told and _fits(told["environ"]):
-                if os.fork() == 0:
-                    listener.close()
-                    connection.close()
-                    _become(told, descriptors)
-                    return
-                connection.send(b"!")
+            told, descriptors = _received(connection)
+            child = os.fork() if told and _fits(told["environ"]) else None
+            if child:
+                with contextlib.suppress(OSError):  # the process that asked has been killed
+                    connection.send(b"!")
+        if child == 0:
+            listener.close()
+            _become(told, descriptors)
+            return
         for descriptor in descriptors:
             os.close(descriptor)
 
 
+def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Return what a process asks for; nothing where it was killed before it had asked."""
+    try:
+        message, descriptors, _, _ = socket.recv_fds(connection, _MOST_BYTES, _MOST_DESCRIPTORS)
+    except OSError:
+        return {}, []
+    return json.loads(message or b"{}"), descriptors
+
+
 def _fits(environ: dict[str, str]) -> bool:
     """Return whether Python has started here as it would with these variables."""
-    names = [name for name in environ.keys() | os.environ.keys() if name.startswith(_OF_PYTHON)]
+    names = {name for name in environ.keys() | os.environ.keys() if name.startswith(_OF_PYTHON)}
+    names.discard(_READ_LATER)
     return all(environ.get(name) == os.environ.get(name) for name in names)
 
 

@@ -55,22 +55,22 @@ def _forked(command: list[str]) -> bool:
     import signal
     import socket
 
+    names = os.listdir("/proc/self/fd")  # noqa: PTH208 - pathlib is large
+    descriptors = [int(name) for name in names if _is_inherited(int(name))]
+    told = {
+        "command": command,
+        "environ": dict(os.environ),
+        "directory": os.getcwd(),  # noqa: PTH109
+        "descriptors": descriptors,
+        "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+    }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.connect(f"{os.environ['RAY_TMPDIR']}/{SOCKET}")
-        except (KeyError, OSError):
+            socket.send_fds(connection, [json.dumps(told).encode()], descriptors)
+            return bool(connection.recv(1))
+        except (KeyError, OSError):  # OSError: also where there is more than one message holds
             return False
-        names = os.listdir("/proc/self/fd")  # noqa: PTH208 - pathlib is large
-        descriptors = [int(name) for name in names if _is_inherited(int(name))]
-        told = {
-            "command": command,
-            "environ": dict(os.environ),
-            "directory": os.getcwd(),  # noqa: PTH109
-            "descriptors": descriptors,
-            "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
-        }
-        socket.send_fds(connection, [json.dumps(told).encode()], descriptors)
-        return bool(connection.recv(1))
 
 
 def _is_inherited(descriptor: int) -> bool:
