@@ -1,5 +1,6 @@
 """What fray-ray uses beyond Ray's public API does in this Ray what it did in the one it was read in."""
 
+import fcntl
 import json
 import os
 import signal
@@ -261,30 +262,38 @@ print(json.dumps({
     "ray": "ray" in sys.modules,
     "parent": os.getppid(),
 }))
-os.write(int(sys.argv[-1]), b"inherited")
+for descriptor in sys.argv[2:]:
+    os.write(int(descriptor), descriptor.encode())
 """
 
 
 def set_up(folder: Path, variables: dict[str, str]) -> dict[str, Any]:
-    """What a worker finds that a raylet would start so, with a descriptor beside its output."""
+    """What a worker finds that a raylet would start so, with descriptors beside its output."""
     program = folder / "worker.py"
     program.write_text(_STARTED)
-    read, write = os.pipe()
+    # Far apart: some have numbers that the fork server has given to others of them.
+    files: dict[int, Path] = {}
+    for number in range(20, 80, 3):
+        path = folder / f"file{number}"
+        with path.open("wb") as file:
+            files[fcntl.fcntl(file, fcntl.F_DUPFD, number)] = path
+    numbers = [str(descriptor) for descriptor in files]
     done = subprocess.run(
-        [sys.executable, SETUP_WORKER, program, "--language=PYTHON", "an argument", str(write)],
+        [sys.executable, SETUP_WORKER, program, "--language=PYTHON", "an argument", *numbers],
         env={**os.environ, "RAY_TMPDIR": str(folder), "ONE": "1", **variables},
         cwd=folder,
         stdout=subprocess.PIPE,
-        pass_fds=[write],
+        pass_fds=list(files),
         preexec_fn=os.setpgrp,
         timeout=60,
         check=True,
     )
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        assert pipe.read() == b"inherited"
+    for descriptor, path in files.items():
+        os.close(descriptor)
+        assert path.read_text() == str(descriptor)
+        path.unlink()
     found: dict[str, Any] = json.loads(done.stdout)
-    assert found.pop("arguments") == ["an argument", str(write)]
+    assert found.pop("arguments") == ["an argument", *numbers]
     assert (found.pop("first"), found.pop("directory")) == (str(folder), str(folder))
     assert (found.pop("variable"), found.pop("group"), found.pop("blocked")) == ("1", True, [])
     assert not found.pop("ray")
