@@ -5,12 +5,14 @@ import http.client
 import json
 import multiprocessing
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any, cast
 
 import psutil
 import pytest
+import uvloop
 from queue_proxy import SwallowingProxy
 
 from fray import QueueUnavailableError, UnreadableItemError
@@ -51,6 +53,25 @@ def test_a_thousand_that_wait_take_no_thread_and_few_sockets(queue: HttpQueue[An
         await queue.aio.done_many(lease for lease in leases if lease is not None)
         assert await queue.aio.size() == 0
 
+    asyncio.run(program())
+
+
+def test_leases_that_are_over_at_once_are_leased_on_a_busy_server(
+    queue: HttpQueue[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop's handle of a call that is due by now has no time, and the next pop asked it for one."""
+    call_at = uvloop.Loop.call_at
+
+    def late(loop: uvloop.Loop, when: float, *given: Any, **options: Any) -> asyncio.Handle:
+        time.sleep(max(0.0, min(when - loop.time(), 0.005)))  # as a thread that others keep waiting
+        return call_at(loop, when, *given, **options)
+
+    async def program() -> None:
+        await queue.aio.push_many(range(50))
+        leases = await asyncio.gather(*(queue.aio.pop(lease_timeout=0.001, wait=AGES) for _ in range(50)))
+        assert all(leases)
+
+    monkeypatch.setattr(uvloop.Loop, "call_at", late)
     asyncio.run(program())
 
 

@@ -47,7 +47,8 @@ class Traffic:
     woken: int = 0  # as `Sleepers.woken`, of `waiters`
     pushers: Sleepers = field(default_factory=Sleepers)  # calls that wait for room
     askers: dict[str, Sleepers] = field(default_factory=dict)  # calls that wait for answers, by item
-    _alarm: asyncio.TimerHandle | None = None
+    _alarm: asyncio.Handle | None = None
+    _alarm_at: float = 0.0  # not asked of the handle: uvloop's, of a call due by now, does not know it
 
     def wake(self, count: int = 1, *, more: bool = False) -> None:
         """Let up to `count` waiting pops look again.
@@ -68,9 +69,9 @@ class Traffic:
             return
         loop = asyncio.get_running_loop()
         at = loop.time() + min(max(seconds, _SHORTEST_ALARM), _LONGEST_ALARM)
-        if self._alarm is None or at < self._alarm.when():
+        if self._alarm is None or at < self._alarm_at:
             self.end_alarm()
-            self._alarm = loop.call_at(at, self._ring)
+            self._alarm, self._alarm_at = loop.call_at(at, self._ring), at
 
     def end_alarm(self) -> None:
         """Have nobody look."""
