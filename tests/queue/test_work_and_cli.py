@@ -480,6 +480,29 @@ def test_a_terminal_that_is_closed_ends_the_pool_and_its_commands(tmp_path: Path
         assert queue.pending() == 1
 
 
+def test_what_commands_have_started_ends_with_a_pool_that_is_killed(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/q.db"
+    command = [sys.executable, "-m", "fray", "queue", "work", url, "--", "sh", "-c"]
+    # A daemon belongs to its command while that runs; the first command has ended, and left one behind.
+    daemon = f"setsid sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/$item"
+    script = f"read item; {daemon}; [ $item = left ] || exec sleep 600"
+    with SqliteQueue[str](tmp_path / "q.db", max_attempts=3) as queue:
+        queue.push_many(["left\n", "orphan\n"])
+        with subprocess.Popen([*command, script]) as process:
+            until((tmp_path / "orphan").exists, "the second command runs")
+            left, orphan = (
+                Path("/proc", (tmp_path / name).read_text().strip()) for name in ("left", "orphan")
+            )
+            process.kill()
+            try:
+                until(lambda: not orphan.exists(), "what the second command has started is gone")
+                assert left.exists()
+            finally:
+                for each in (left, orphan):
+                    if each.exists():
+                        os.kill(int(each.name), signal.SIGKILL)
+
+
 def test_a_pool_whose_output_nobody_reads_any_more_ends_and_its_items_go_back(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/q.db"
     command = [sys.executable, "-m", "fray", "queue", "work", url, "--", "sh", "-c"]

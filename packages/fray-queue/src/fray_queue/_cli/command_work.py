@@ -16,6 +16,7 @@ from fray import FrayError
 from fray.backend import descendants, kill_until_gone
 from fray_queue._cli.access import Access, open_at, reaching
 from fray_queue._cli.command_pipes import exchange
+from fray_queue._work.command_orphans import OrphanKiller
 
 _PLACE = "{}"  # of the item in a command's arguments
 
@@ -43,6 +44,7 @@ class Command:
         """Why the output of commands can be written no more."""
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
+        self._orphans = OrphanKiller()
 
     def __call__(self, item: Any) -> str:
         """Run the command and return what it wrote."""
@@ -51,23 +53,25 @@ class Command:
         # A line that `fray queue push` read has its bytes again, as arguments have, whatever they are.
         by_input = placed == list(self._arguments)
         given = text.encode(self._encoding, "surrogateescape") if by_input else None
-        process = subprocess.Popen(
-            placed,
-            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for `work`, which gives it time to finish
-        )
-        with self._lock:
-            self._running.add(process)
-        try:
-            return self._wait(process, given)
-        finally:
+        with self._orphans.watching() as environment:
+            process = subprocess.Popen(
+                placed,
+                stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for `work`, which gives it time to finish
+            )
             with self._lock:
-                self._running.discard(process)
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):  # what was not written is dropped
-                        stream.close()
+                self._running.add(process)
+            try:
+                return self._wait(process, given)
+            finally:
+                with self._lock:
+                    self._running.discard(process)
+                for stream in (process.stdin, process.stdout):
+                    if stream is not None:
+                        with contextlib.suppress(OSError):  # what was not written is dropped
+                            stream.close()
 
     def _wait(self, process: "subprocess.Popen[bytes]", given: bytes | None) -> str:
         written: list[bytes] = []
@@ -103,12 +107,13 @@ class Command:
             self.unwritten = click.ClickException(told)
             raise SystemExit(1) from error
 
-    def kill_all(self) -> None:
+    def close(self) -> None:
         """Kill what still runs, with all that it started."""
         with self._lock:
             running = list(self._running)
         for process in running:
             _kill(process)
+        self._orphans.close()
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
@@ -186,8 +191,8 @@ def work(
     from fray_queue._work.work import work as pool
 
     opened = open_at(url, access)
-    run = Command(command, time_limit)
     _look_up(command[0])
+    run = Command(command, time_limit)
     try:
         with _hangup_as_sigterm():
             summary = pool(
@@ -204,7 +209,7 @@ def work(
     except SystemExit:
         raise run.unwritten or SystemExit(1) from None
     finally:
-        run.kill_all()
+        run.close()
         if hasattr(opened, "close"):
             opened.close()
     if summary is None:
