@@ -466,12 +466,13 @@ def test_a_terminal_that_is_closed_ends_the_pool_and_its_commands(tmp_path: Path
         queue.push("x")
         # These tests may run under `nohup`, whose programs the end of a terminal does not end.
         ends = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
-        with subprocess.Popen([*command, script], preexec_fn=ends) as process:
+        with subprocess.Popen([*command, script], preexec_fn=ends, stderr=subprocess.PIPE) as process:
             until(pid.exists, "the command runs")
             ran = Path("/proc", pid.read_text().strip())
             process.send_signal(signal.SIGHUP)
             try:
-                assert process.wait(60) == 0
+                _, said = process.communicate(timeout=60)
+                assert (process.returncode, said) == (0, b"0 done, 0 failed, 1 given back\n")
                 assert not ran.exists()
             finally:
                 process.kill()
@@ -484,17 +485,17 @@ def test_what_commands_have_started_ends_with_a_pool_that_is_killed(tmp_path: Pa
     url = f"sqlite:{tmp_path}/q.db"
     command = [sys.executable, "-m", "fray", "queue", "work", url, "--", "sh", "-c"]
     # A daemon belongs to its command while that runs; the first command has ended, and left one behind.
-    daemon = f"setsid sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/$item"
+    daemon = f"setsid sleep 600 2>&- & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/$item"
     script = f"read item; {daemon}; [ $item = left ] || exec sleep 600"
     with SqliteQueue[str](tmp_path / "q.db", max_attempts=3) as queue:
         queue.push_many(["left\n", "orphan\n"])
-        with subprocess.Popen([*command, script]) as process:
+        with subprocess.Popen([*command, script], stderr=subprocess.PIPE) as process:
             until((tmp_path / "orphan").exists, "the second command runs")
-            left, orphan = (
-                Path("/proc", (tmp_path / name).read_text().strip()) for name in ("left", "orphan")
-            )
+            pids = [(tmp_path / name).read_text().strip() for name in ("left", "orphan")]
+            left, orphan = (Path("/proc", pid) for pid in pids)
             process.kill()
             try:
+                process.communicate(timeout=60)  # until nothing of the pool writes there, but for the daemons
                 until(lambda: not orphan.exists(), "what the second command has started is gone")
                 assert left.exists()
             finally:

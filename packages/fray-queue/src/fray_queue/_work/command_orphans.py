@@ -2,6 +2,7 @@
 
 A process of its own reads from a pipe which commands run. The pipe ends with the pool, however that ends.
 A command is known by a variable, so that what it has started is found wherever it hangs in the process tree.
+The module is not in `_cli`, because that would have the process import the whole command line.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from uuid import uuid4
 
 from fray.backend import kill_until_gone, with_variable
@@ -44,12 +46,14 @@ class OrphanKiller:
     def close(self) -> None:
         """End it, when no command runs; what commands have left in the background runs on."""
         self._process.kill()  # it may not have started yet
-        self._process.communicate()
+        with self._lock:
+            self._process.communicate()
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
         with self._lock, contextlib.suppress(BrokenPipeError):  # it was killed: commands run all the same
-            os.write(self._process.stdin.fileno(), line.encode())
+            if not self._process.stdin.closed:  # by `close`, which waits for no thread
+                os.write(self._process.stdin.fileno(), line.encode())
 
 
 def main() -> None:
@@ -61,7 +65,7 @@ def main() -> None:
         change, name = line[0], line[1:].strip()
         (running.add if change == "+" else running.discard)(name)
     for name in running:
-        kill_until_gone(lambda name=name: with_variable(_COMMAND, name))  # type: ignore[misc]
+        kill_until_gone(partial(with_variable, _COMMAND, name))
 
 
 if __name__ == "__main__":
