@@ -422,6 +422,34 @@ def test_a_file_that_may_not_be_read_is_named_in_one_line(cluster: LocalCluster)
     assert (done.returncode, done.stderr) == (1, f"fray: [Errno 13] Permission denied: '{logs}'\n")
 
 
+def test_a_record_that_may_not_be_read_hides_no_other(cluster: LocalCluster) -> None:
+    """As `sudo fray run` leaves it."""
+    job_ids = [launch(cluster, program("print('here')")) for _ in range(2)]
+    for job_id in job_ids:
+        cluster.wait(job_id, timeout=30)
+    record = Path(cluster.poll(job_ids[0]).logs[0]).parent.parent
+    record.chmod(0)
+    # Not even root may read it without these.
+    as_any_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+    def fray(*argv: str) -> subprocess.CompletedProcess[str]:
+        command = [*as_any_user, *COMMAND, *argv]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    try:
+        listed = fray("list", "--json")
+        assert listed.returncode == 0, listed.stderr
+        read = {info["job_id"]: (info["status"], info["error_message"]) for info in json.loads(listed.stdout)}
+        why = f"its record is damaged: {record}/status.json cannot be read: Permission denied"
+        assert read == {job_ids[0]: ("failed", why), job_ids[1]: ("succeeded", None)}
+        assert why in fray("status", job_ids[0]).stdout
+        assert "1 of 2 cannot be read" in fray("doctor").stdout
+        assert f"{job_ids[0]} may still run" in fray("rm", job_ids[0]).stderr
+    finally:
+        record.chmod(0o700)
+    assert cluster.poll(job_ids[0]).status is JobStatus.SUCCEEDED
+
+
 def test_a_program_without_standard_streams_may_call_it(cluster: LocalCluster) -> None:
     """As a daemon or `fray list >&-` does."""
     job_id = launch(cluster, program("print('here')"))

@@ -134,9 +134,11 @@ class RecordedJobs(ClusterBase):
         self._check_removal(record.job_id)
         for each in record.with_descendants():
             if not self._lets_go(each, force=force):
-                raise ValueError(
-                    f"job {each.job_id} is {each.info().status}: terminate it before it is removed"
-                )
+                info = each.info()
+                if info.finished:
+                    why = info.error_message or "its supervisor has not ended"
+                    raise ValueError(f"job {each.job_id} may still run: {why}; force removes it")
+                raise ValueError(f"job {each.job_id} is {info.status}: terminate it before it is removed")
         if not delete(os.fspath(record.path.parent), record.path.name) and record.path.is_dir():
             raise PermissionError(
                 f"job {record.job_id} cannot be removed from {os.fspath(record.path.parent)}: the disk is "

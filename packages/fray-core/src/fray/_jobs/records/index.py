@@ -99,7 +99,7 @@ def _entry_of(record: JobRecord, stamp: tuple[int, int]) -> Entry | None:
     info = record.info()
     if not info.finished or record.alive():
         return None
-    return (*stamp, info, (record.path / CHILDREN).is_dir())
+    return (*stamp, info, os.path.isdir(record.path / CHILDREN))
 
 
 def load_index(folder: Path) -> dict[str, Entry]:

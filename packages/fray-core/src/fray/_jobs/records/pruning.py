@@ -141,7 +141,9 @@ def has_ended(record: str, *, force: bool = False) -> bool:
     if liveness is Liveness.ALIVE:
         return False
     info = read_status(record)
-    if info is None or info.finished:
+    if info is None:
+        return force or liveness is not Liveness.UNKNOWN
+    if info.finished:
         return True
     if _gone(record, liveness) or _never_starts(record, liveness):
         return True

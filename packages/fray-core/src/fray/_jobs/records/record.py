@@ -31,7 +31,7 @@ from fray._jobs.records.files import CHILDREN, LOCK, LOGS, PLAN, REQUEST
 from fray._jobs.records.liveness import Holder, Liveness, holder_of, last_renewed
 from fray._jobs.records.older_records import job_id_of, liveness_of_record, name_of_0_1
 from fray._jobs.records.replica_records import path_of_replica, replica_paths
-from fray._jobs.records.status_file import STATUS, VERSION, read_json
+from fray._jobs.records.status_file import NO_RECORD, STATUS, VERSION, load_json, read_json
 from fray._jobs.rules.replica_endings import info_of_replicas
 from fray._values.errors import FrayError, JobNotFoundError
 from fray._values.job_states import ExitReason, JobId, JobInfo, JobStatus, LastSeen
@@ -88,7 +88,7 @@ class JobRecord:
     def logs(self) -> Path:
         """Where the job's logs are; 0.1.0 had some in the record itself."""
         logs = self.path / LOGS
-        return logs if logs.is_dir() else self.path
+        return logs if os.path.isdir(logs) else self.path  # `Path.is_dir` raises where that is forbidden
 
     def request(self) -> dict[str, Any]:
         """Return the request, as far as it may be shown; empty where that cannot be read."""
@@ -118,18 +118,24 @@ class JobRecord:
         if info is not None:
             replicas = [] if info.finished else self.replicas()
             return info_of_replicas(info, [each.written() for each in replicas]) if replicas else info
-        path = self.path / STATUS
-        if not self.path.is_dir() or not (path.exists() or (self.path / REQUEST).exists()):
-            raise JobNotFoundError(self.job_id, f"the cluster of {self.path.parent}")
-        version = (read_json(os.fspath(path)) or {}).get("version", VERSION)
-        problem = "cannot be read" if version <= VERSION else f"is of a later version of Fray ({version})"
         return JobInfo(
             job_id=self.job_id,
             name=self.job_id.leaf.rpartition("-")[0] or self.job_id.leaf,
             status=JobStatus.FAILED,
             tasks=(),
-            error_message=f"its record is damaged: {path} {problem}",
+            error_message=f"its record is damaged: {self.path / STATUS} {self._damage()}",
         )
+
+    def _damage(self) -> str:
+        """Say what is wrong with the status of a record that has none."""
+        try:
+            data = load_json(os.path.join(self.path, STATUS))
+        except OSError as error:
+            if error.errno in NO_RECORD and not os.path.exists(os.path.join(self.path, REQUEST)):
+                raise JobNotFoundError(self.job_id, f"the cluster of {self.path.parent}") from None
+            return f"cannot be read: {error.strerror}"
+        version = (data or {}).get("version", VERSION)
+        return "cannot be read" if version <= VERSION else f"is of a later version of Fray ({version})"
 
     def _sweep_has_ended(self) -> bool:
         """Whether it is a member of a sweep that nobody coordinates any more: nobody will start it."""
@@ -167,12 +173,20 @@ class Records:
         return [self.record(name) for name in self.names()]
 
     def names(self) -> list[str]:
-        """Return the names of the records here; other files are passed over."""
+        """Return the names of the records here; other files are passed over.
+
+        Raises:
+            PermissionError: This user may not look at the jobs here.
+        """
         try:
             with os.scandir(self.folder) as entries:
                 return [entry.name for entry in entries if _is_record(entry)]
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except PermissionError:
+            if self.parent is None:
+                raise
+            return []  # the job above reads as damaged itself; others do not suffer from it
 
     def with_descendants(self) -> Iterator[JobRecord]:
         """Yield every record here, and those below each."""

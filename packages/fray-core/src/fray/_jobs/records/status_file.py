@@ -23,7 +23,7 @@ VERSION = 2
 STATUS, RESERVE = "status.json", "reserve"
 _ROOM = 16 * 1024  # bytes of a final status, and for each further replica
 _ROOM_OF_A_REPLICA = 6 * 1024
-_NO_RECORD = (errno.ENOENT, errno.ENOTDIR)
+NO_RECORD = (errno.ENOENT, errno.ENOTDIR)
 
 
 def reserve_room(record: str, replicas: int) -> None:
@@ -49,7 +49,7 @@ def write_status(record: str, data: Mapping[str, Any], *, final: bool) -> bool:
     try:
         replace_file(os.path.join(record, STATUS), text)
     except OSError as error:
-        if error.errno in _NO_RECORD:
+        if error.errno in NO_RECORD:
             raise
         return final and _write_into_reserve(record, data, text)
     if final:

@@ -226,7 +226,7 @@ class _Folder:
         if not self._with_below or info.is_sweep or name in self._below:
             return
         folder = record.path / CHILDREN
-        if folder.is_dir():
+        if os.path.isdir(folder):  # `Path.is_dir` raises where that is forbidden
             self._below[name] = _Folder(folder, record.job_id, below=True)
 
 
