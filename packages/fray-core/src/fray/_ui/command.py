@@ -1,14 +1,13 @@
 """`fray ui`: the page for jobs and queues."""
 
 import contextlib
-import signal
 import sys
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import click
 
+from fray._cli.serving import ending_signal, token_in
 from fray._cli.shared import one_line, open_cluster
 
 if TYPE_CHECKING:
@@ -33,13 +32,6 @@ def _queue_server(url: str, token: str | None, ca_file: str | None) -> "QueueSer
         raise ValueError(f"--queues takes the address of a server, http://HOST:PORT, got {url!r}")
     server: QueueServer = load(QUEUES, url.partition(":")[0]).server(url, token, ca_file=ca_file)
     return server
-
-
-def _token_in(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is no text: it is to hold a token") from error
 
 
 @click.command()
@@ -87,18 +79,15 @@ def ui(
 
     clusters = {_name(spec, cluster := open_cluster(spec or None)): cluster for spec in specs or ("",)}
     with one_line():
-        token = None if token_file is None else _token_in(token_file)
+        token = None if token_file is None else token_in(token_file)
         queues = {_place(url): _queue_server(url, token, ca_file) for url in urls}
         server = UiServer(clusters, queues=queues, port=port, allowed_hosts=allowed_hosts)
         server.start()
     try:
-        # A handler may put into it at any moment; an Event can lock up.
-        stop: SimpleQueue[None] = SimpleQueue()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.put(None))
+        wait = ending_signal()
         click.echo(server.link)
         sys.stdout.flush()
         with opened(server.link) if opens else contextlib.nullcontext():
-            stop.get()
+            wait()
     finally:
         server.stop()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from fray._cli.log_output import print_lines
     from fray._cli.output import print_table
+    from fray._cli.serving import ending_signal, token_in
     from fray._cli.shared import one_line
     from fray._contexts.base import DEFAULT_TASK, ContextBase
     from fray._contexts.exits import ACTOR_SECONDS, end_at_exit, name_given_up, program_failed
@@ -417,6 +418,7 @@ __all__ = [
     "dumps",
     "dumps_call",
     "end_at_exit",
+    "ending_signal",
     "ends_path",
     "environment_of",
     "error_ref",
@@ -535,6 +537,7 @@ __all__ = [
     "thing_by_key",
     "this_host",
     "to_json",
+    "token_in",
     "tree_kill",
     "unpack_exception",
     "value_ref",
@@ -785,6 +788,8 @@ _HOMES = {
     "named_arguments": "_serialization.values",
     "note_kept": "_engine.identity",
     "one_line": "_cli.shared",
+    "ending_signal": "_cli.serving",
+    "token_in": "_cli.serving",
     "outcome": "_engine.refs",
     "over_asked": "_jobs.processes.usage",
     "own_python": "_jobs.plans.own_environment",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from fray import FrayError, UnsupportedError
+from fray.backend import token_in
 from fray.queue import open_queue
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,7 +75,4 @@ def open_at(url: str, access: Access, *, create: bool = False, **options: Any) -
 
 def token_of(token_file: Path | None) -> str | None:
     """Return a server's token: what a file holds, or the environment."""
-    try:
-        return token_file.read_text().strip() if token_file else os.environ.get("FRAY_QUEUE_TOKEN")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{token_file} is no text: it is to hold a token") from error
+    return token_in(token_file) if token_file else os.environ.get("FRAY_QUEUE_TOKEN")

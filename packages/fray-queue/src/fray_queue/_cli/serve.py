@@ -1,14 +1,13 @@
 """`fray queue serve`: a server of queues, until a signal ends it."""
 
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import click
 
+from fray.backend import ending_signal
 from fray_queue._cli.access import token_file_option, token_of
 from fray_queue._cli.engine import engine_of
 from fray_queue._http.protocol.limits import Limits
@@ -113,12 +112,9 @@ def serve(
     with server:
         for name in names:
             server.new_queue(name, max_attempts=max_attempts)
-        # A handler may put into it at any moment; an Event can lock up.
-        stop: SimpleQueue[None] = SimpleQueue()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.put(None))
+        wait = ending_signal()
         if own is None:
             click.echo(f"its token is in {token_path(server.port)}", err=True)
         click.echo(server.url)
         sys.stdout.flush()
-        stop.get()
+        wait()
