@@ -3,91 +3,20 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Semaphore, Thread
-from typing import Any
+from threading import Event, Semaphore
 
 import pytest
+from iris_replicas import PATIENCE, Controller, ended, serving, start
 
-from fray import create_cluster
-from fray.cluster import Entrypoint, JobRequest, ResourceConfig, create_environment
-
-ENDED = "fray-replica-ended "
-QUIET = "fray-replica-flush"  # for a worker of Iris that reads ahead
-PATIENCE = 60.0
-
-
-class Controller(BaseHTTPRequestHandler):
-    """Takes whatever it gets, and knows of nothing."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer()
-
-    def answer(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *args: Any) -> None:
-        return
-
-
-@contextmanager
-def serving(controller: type[Controller]) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), controller) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+from fray.cluster import ResourceConfig
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     with serving(Controller) as found:
         yield found
-
-
-def start(address: str, folder: Path, code: str, **fields: Any) -> "subprocess.Popen[str]":
-    """Start the one replica of a job as Iris does, with a Python that sees the standard library alone."""
-    (folder / "workspace").mkdir()
-    environment = create_environment(
-        folder / "workspace", env_vars=fields.pop("env_vars", {}), pip_packages=fields.pop("packages", [])
-    )
-    program = Entrypoint.from_binary("python", ["-c", code])
-    cluster: Any = create_cluster("iris", controller=address, user="ada")
-    made = cluster.launch_request(JobRequest("job", program, environment=environment, **fields))
-    work = folder / "task"
-    work.mkdir()
-    for name, data in made.files.items():
-        (work / name).write_bytes(data)
-    variables = {
-        "PATH": os.defpath,
-        "IRIS_WORKDIR": str(work),
-        "IRIS_TASK_ID": f"{made.request['name']}/0:2",
-        "IRIS_CONTROLLER_ADDRESS": address,
-        **made.request["environment"]["env_vars"],
-    }
-    program_of_replica = str(work / "_fray_replica.pyz")
-    command = [sys.executable, "-I", "-S", "-u", program_of_replica]
-    return subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
-
-
-def ended(
-    process: "subprocess.Popen[str]", within: float = PATIENCE
-) -> tuple[int, list[str], dict[str, Any]]:
-    """Return the exit code of a replica, its lines, and what it says of its end."""
-    *lines, last = [line for line in process.communicate(timeout=within)[1].splitlines() if line != QUIET]
-    assert last.startswith(ENDED), [*lines, last]
-    return process.returncode, lines, json.loads(last.removeprefix(ENDED))
 
 
 def test_a_replica_needs_no_fray_and_finds_its_variables(address: str, tmp_path: Path) -> None:
@@ -272,3 +201,70 @@ def test_a_controller_that_authenticates_is_shown_the_token_of_the_request(tmp_p
         code, lines, _ = ended(process)
     assert (code, lines) == (0, ["up"])
     assert "SetTaskStatusText" in reported
+
+
+def test_a_controller_that_is_restarted_does_not_end_a_gang_that_meets(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    class Restarting(Controller):
+        def answer(self) -> None:
+            if self.path.endswith("RegisterEndpoint") and len(refused) < 5:  # those of one call and another
+                refused.append(self.path)
+                self.send_error(503)
+            elif self.path.endswith("ListTasks"):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b'{"tasks": [{"taskId": "/ada/other/1", "state": "TASK_STATE_SUCCEEDED"}]}')
+            else:
+                super().answer()
+
+    code = "import os; print(os.environ['RANK'])"
+    with serving(Restarting) as address:
+        process = start(address, tmp_path, code, resources=ResourceConfig(replicas=2), gang=True)
+        code_, lines, _ = ended(process)
+    assert (code_, lines) == (0, ["0"])
+    assert len(refused) == 5
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [("exited", 3), ("stopped", 143)], ids=["it had failed for good", "it was stopped"]
+)
+def test_what_had_ended_for_good_does_not_run_again(tmp_path: Path, reason: str, code: int) -> None:
+    """Its worker was taken while it waited for the others, and Iris starts it again for that."""
+    report = {"reason": reason, "exit_code": None, "message": "out of luck"}
+
+    class Remembering(Controller):
+        def answer(self) -> None:
+            said = f"fray-replica-state {json.dumps({'attempt': 1, 'ended': report, 'code': code})}"
+            task = {"taskId": "/ada/other/0", "currentAttemptId": 2, "statusTextSummaryMd": said}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"task": task, "tasks": []}).encode())
+
+    with serving(Remembering) as address:
+        resources = ResourceConfig(replicas=2)
+        code_, lines, end = ended(start(address, tmp_path, "print('again')", resources=resources))
+    assert (code_, lines, end) == (code, [], report)
+
+
+def test_a_host_without_room_for_the_notice_still_asks_the_program_to_end(
+    address: str, tmp_path: Path
+) -> None:
+    code = (
+        "import os, pathlib, signal, sys, time\n"
+        f"saved = pathlib.Path({str(tmp_path / 'saved')!r})\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (saved.touch(), sys.exit(0)))\n"
+        "print(os.environ['FRAY_PREEMPTION_NOTICE'], flush=True)\n"
+        "time.sleep(600)"
+    )
+    process = start(address, tmp_path, code)
+    assert process.stderr is not None
+    folder = Path(process.stderr.readline().strip()).parent
+    folder.touch()  # a file where a folder is to be made
+    try:
+        process.send_signal(signal.SIGTERM)
+        code_, _, end = ended(process)
+    finally:
+        folder.unlink()
+    assert (code_, end["reason"]) == (143, "preempted")
+    assert (tmp_path / "saved").exists()

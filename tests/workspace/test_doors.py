@@ -23,6 +23,7 @@ MODULES = {
     "benchmarks/ray_scheduler_model.py": "it drives the loop of the scheduler on a made-up cluster",
     "tests/core/test_import.py": "it tells which rooms an import loads",
     "tests/iris/test_actor_calls.py": "both sides of an actor's calls; no test here has Iris between them",
+    "tests/iris/test_peers.py": "ten minutes of waiting, on a clock of its own",
     "tests/ray/test_installing.py": "what pip and uv say when they fail, which takes Ray a minute each",
     "tests/ray/test_job_metrics.py": "counts of many attempts, each of which takes a second to run",
     "tests/ray/test_line.py": "a model of the order among gangs: schedules of many jobs, drawn at random",

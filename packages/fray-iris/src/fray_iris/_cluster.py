@@ -252,12 +252,15 @@ class IrisCluster(ClusterBase):
     def _stop(self, job_id: str, grace: float) -> None:
         """End a job and those below it: their trees first, then what Iris has of them."""
         names = [self.iris_name(each) for each in (job_id, *self._ids(job_id))]
-        tasks = [task for name in names for task in self.iris.tasks(name)]
-        stop_replicas(self.iris, tasks, grace)
-        answer = self.iris.status(names[0])
-        if answer is not None and not answer[1].get("max_retries_failure"):  # else it would start again
-            await_ends(self.iris, names)
+        tasks = {name: self.iris.tasks(name) for name in names}
+        stop_replicas(self.iris, (task for name in names for task in tasks[name]), grace)
+        await_ends(self.iris, [name for name in names if tasks[name] and not self._starts_again(name)])
         self.iris.terminate(names[0])
+
+    def _starts_again(self, name: str) -> bool:
+        """Whether Iris may start a task of a job again that has ended."""
+        answer = self.iris.status(name)
+        return answer is not None and bool(answer[1].get("max_retries_failure"))
 
     # --- endpoints ---
 

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import time
+import urllib.error
 import urllib.request
 
 from fray_iris._in_task.words import STATE
@@ -15,12 +16,17 @@ if TYPE_CHECKING:
 
 _SERVICE = "/iris.cluster.ControllerService/"
 _PATIENCE, _LOOKS_FOR = 30.0, 5.0  # seconds that a request, and a look at this task, may take
+_AWAY = (408, 429)  # of the codes by which a server refuses: too late, and too often
 _OVER = ("TASK_STATE_SUCCEEDED", "TASK_STATE_FAILED", "TASK_STATE_KILLED", "TASK_STATE_WORKER_FAILED",
          "TASK_STATE_UNSCHEDULABLE", "TASK_STATE_PREEMPTED")  # fmt: skip
 
 
 class CouldNotStart(Exception):  # noqa: N818 - how an attempt ends
     """What a replica was to have is not there."""
+
+
+class Refused(CouldNotStart):
+    """The controller answered, and will answer no better."""
 
 
 class Controller:
@@ -43,13 +49,13 @@ class Controller:
         """Send a request to the controller.
 
         Raises:
-            CouldNotStart: It did not answer.
+            CouldNotStart: It did not answer; `Refused` where it answered that it does not do this.
         """
         for pause in (0.2, 1.0, 3.0, None):
             try:
                 return self._ask(method, request, _PATIENCE)
-            except CouldNotStart:
-                if pause is None:
+            except CouldNotStart as error:
+                if pause is None or isinstance(error, Refused):
                     raise
                 time.sleep(pause)
         raise AssertionError  # the loop returns or raises
@@ -65,7 +71,9 @@ class Controller:
             with urllib.request.urlopen(asked, timeout=patience) as answer:
                 found = json.load(answer)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise CouldNotStart(f"Iris's controller did not answer {method}: {error}") from error
+            code = error.code if isinstance(error, urllib.error.HTTPError) else 0
+            kind = Refused if 400 <= code < 500 and code not in _AWAY else CouldNotStart
+            raise kind(f"Iris's controller did not answer {method}: {error}") from error
         return found if isinstance(found, dict) else {}
 
     def tell(self, **state: "Any") -> None:
@@ -94,12 +102,17 @@ class Controller:
         tasks = self.call("ListTasks", jobId=self.task.rpartition("/")[0]).get("tasks", [])
         return [task for task in tasks if task.get("taskId") != self.task]
 
-    def has_ended_this(self) -> bool:
-        """Whether Iris has ended this attempt; False as well where it does not answer at once."""
+    def look(self) -> "dict[str, Any]":
+        """Return what it has of this task; nothing where it does not answer at once."""
         try:
-            task = self._ask("GetTaskStatus", {"taskId": self.task}, _LOOKS_FOR).get("task", {})
+            answer = self._ask("GetTaskStatus", {"taskId": self.task}, _LOOKS_FOR)
         except CouldNotStart:
-            return False
+            return {}
+        found: dict[str, Any] = answer.get("task", {})
+        return found
+
+    def has_ended(self, task: "dict[str, Any]") -> bool:
+        """Whether Iris has ended this attempt, by what it has of the task."""
         attempts = task.get("attempts", ())
         own = [each for each in attempts if int(each.get("attemptId", 0)) == self.attempt]
         return task.get("state") in _OVER or any(each.get("state") in _OVER for each in own)
@@ -112,10 +125,15 @@ def is_over(task: "dict[str, Any]") -> bool:
 
 def said_by(task: "dict[str, Any]") -> "dict[str, Any]":
     """Return what the present attempt at a task has said; nothing where the text is an earlier one's."""
+    said = last_said(task)
+    return {} if said.get("attempt", 0) < int(task.get("currentAttemptId", 0)) else said
+
+
+def last_said(task: "dict[str, Any]") -> "dict[str, Any]":
+    """Return what an attempt at a task has said last, this one or an earlier one."""
     _, _, text = task.get("statusTextSummaryMd", "").partition(STATE)
     try:
         said, _ = json.JSONDecoder().raw_decode(text)
     except ValueError:
         return {}
-    earlier = not isinstance(said, dict) or said.get("attempt", 0) < int(task.get("currentAttemptId", 0))
-    return {} if earlier else said
+    return said if isinstance(said, dict) else {}

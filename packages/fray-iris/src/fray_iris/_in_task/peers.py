@@ -4,7 +4,7 @@ import os
 import socket
 import time
 
-from fray_iris._in_task.controller import Controller, CouldNotStart, is_over, said_by
+from fray_iris._in_task.controller import Controller, CouldNotStart, Refused, is_over, said_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MEETS_WITHIN = 300.0
+_AWAY = 600.0  # seconds that a controller may be away while others of the job run
+# Seconds in which workers may come for replicas that wait for some. After that, the worker of one that has
+# failed may be what they wait for.
+_FREE_WITHIN = 600.0
+_PAUSE = 0.1
 
 
 class Peers:
@@ -59,27 +64,43 @@ class Peers:
         """Return where the gang meets in this attempt; the first replica says so by an endpoint of Iris."""
         task = self._controller.task
         name = f"{task.rpartition('/')[0]}/fray-meeting"
+        until = time.monotonic() + _MEETS_WITHIN
         if self._index == 0 or self._plan["replicas"] == 1:
             address, port = host_address(), free_port()
             if self._plan["replicas"] > 1:
-                at = f"{address}:{port}"
-                attempt = self._controller.attempt
-                self._controller.call(
-                    "RegisterEndpoint", name=name, address=at, taskId=task, attemptId=attempt
-                )
+                said: dict[str, Any] = {"name": name, "address": f"{address}:{port}", "taskId": task}
+                said |= {"attemptId": self._controller.attempt}
+                self._asked(until, "RegisterEndpoint", **said)
             return address, port
-        deadline = time.monotonic() + _MEETS_WITHIN
-        while time.monotonic() < deadline:
-            for endpoint in self._controller.call("ListEndpoints", prefix=name, exact=True).get(
-                "endpoints", ()
-            ):
+        while time.monotonic() < until:
+            for endpoint in self._asked(until, "ListEndpoints", prefix=name, exact=True).get("endpoints", ()):
                 address, _, text = endpoint["address"].rpartition(":")
                 self._controller.tell(met=True)
                 return address, int(text)
-            if self._stopping():
-                raise CouldNotStart("it was stopped before its gang had met")
-            time.sleep(0.1)
+            self._check_wanted()
+            time.sleep(_PAUSE)
         raise CouldNotStart(f"the first replica said within {_MEETS_WITHIN:g} s nowhere where the gang meets")
+
+    def _asked(self, until: float, method: str, **request: "Any") -> "dict[str, Any]":
+        """Ask a controller that may be away until then.
+
+        Raises:
+            CouldNotStart: It did not answer, or the replica is to end.
+        """
+        while True:
+            try:
+                return self._controller.call(method, **request)
+            except Refused:
+                raise
+            except CouldNotStart:
+                self._check_wanted()
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_PAUSE)
+
+    def _check_wanted(self) -> None:
+        if self._stopping():
+            raise CouldNotStart("it was stopped before its gang had met")
 
     def wait_until_met(self) -> None:
         """Keep the endpoint of the meeting, which ends with this task, until all others have read it."""
@@ -87,34 +108,52 @@ class Peers:
         while not self._stopping() and time.monotonic() < deadline:
             try:
                 others = self._controller.other_tasks()
-            except CouldNotStart:
+            except Refused:
                 return
+            except CouldNotStart:
+                continue
             if all(is_over(task) or "met" in said_by(task) for task in others):
                 return
-            time.sleep(0.1)
+            time.sleep(_PAUSE)
 
-    def wait_for_ends(self, report: "dict[str, Any]") -> None:
-        """Keep the task after a failure for good until the other replicas have ended: Iris would end them."""
-        told = False
-        while True:
+    def wait_for_ends(self, report: "dict[str, Any]", code: int) -> None:
+        """Keep the task after a failure for good until the other replicas have ended: Iris would end them.
+
+        Args:
+            report: How this one ended.
+            code: What the task will end with.
+        """
+        told, answered_at, free_at = False, time.monotonic(), time.monotonic()
+        while time.monotonic() - answered_at < _AWAY:
             try:
                 others, own = self._controller.other_tasks(), self._controller.own_task()
-            except CouldNotStart:
+            except Refused:
                 return
-            failed = [
-                each
-                for each in own.get("attempts", ())
-                if each.get("state") == "TASK_STATE_FAILED"
-                and int(each.get("attemptId", 0)) != self._controller.attempt
-            ]
-            if len(failed) < self._plan["max_retries_failure"]:
-                return  # it starts again
+            except CouldNotStart:
+                if self._stopping():
+                    return
+                continue
+            if self._starts_again(own):
+                return
             if not told:
-                self._controller.tell(ended=report)
+                self._controller.tell(ended=report, code=code)
                 told = True
-            if all(map(is_over, others)) or self._stopping():
+            answered_at = time.monotonic()
+            if not all(is_over(task) or task.get("state") == "TASK_STATE_PENDING" for task in others):
+                free_at = answered_at
+            if all(map(is_over, others)) or self._stopping() or answered_at - free_at > _FREE_WITHIN:
                 return
             time.sleep(0.25)
+
+    def _starts_again(self, own: "dict[str, Any]") -> bool:
+        """Whether Iris will start this replica again."""
+        failed = [
+            each
+            for each in own.get("attempts", ())
+            if each.get("state") == "TASK_STATE_FAILED"
+            and int(each.get("attemptId", 0)) != self._controller.attempt
+        ]
+        return len(failed) < int(self._plan["max_retries_failure"])
 
 
 def host_address() -> str:

@@ -1,5 +1,6 @@
 """Run one replica inside a task of Iris: start it, end its whole tree, say how it ended."""
 
+import contextlib
 import json
 import os
 import signal
@@ -8,7 +9,7 @@ import sys
 import threading
 import time
 
-from fray_iris._in_task.controller import Controller, CouldNotStart
+from fray_iris._in_task.controller import Controller, CouldNotStart, last_said
 from fray_iris._in_task.environment import check_environment, environ_of, hidden_variables
 from fray_iris._in_task.lines import Lines
 from fray_iris._in_task.peers import Peers
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _ASKS_FOR, _ASKS_EVERY = 35.0, 0.5
 _GRACE = 25.0  # of the 30 seconds that Kubernetes leaves
 _LIMIT_GRACE = 5.0
+_KEPT = 30.0  # seconds beyond its own grace for which a task that was stopped waits for the others
+_LOOKS_EVERY = 2.0
 
 
 def main(folder: str) -> "NoReturn":
@@ -60,7 +63,10 @@ class Replica:
         self.tree = Tree()
         signal.signal(signal.SIGTERM, self._on_terminate)
         try:
-            return self._run()
+            code = self._run()
+            grace = self._grace_of_stop()
+            if code and grace is not None:
+                self._keep_task(grace)
         except Exception as error:  # noqa: BLE001 - whatever fails here, nothing of the program stays
             self.tree.kill()
             if self._pump is not None:
@@ -68,10 +74,15 @@ class Replica:
             message = f"replica {self.index} is lost, because what runs it failed: {error!r}"
             self.lines.write(END + json.dumps({"reason": "lost", "exit_code": None, "message": message}))
             return 1
+        return code
 
     def _run(self) -> int:
-        if self.controller.has_ended_this():
+        task = self.controller.look()
+        if self.controller.has_ended(task):
             return self._ended_by_iris()
+        said = last_said(task)
+        if "code" in said:  # an attempt had ended for good, and Iris took its worker before all had ended
+            return self._end_again(said["ended"], said["code"])
         try:
             self._pump = self._start()
         except CouldNotStart as error:
@@ -98,6 +109,14 @@ class Replica:
     def stopping(self) -> bool:
         """Whether the replica is to end."""
         return self.terminated or os.path.exists(os.path.join(self.place, "stop"))
+
+    def _grace_of_stop(self) -> "float | None":
+        """Return how many seconds a user gives it to end; None where none has asked it to."""
+        try:
+            with open(os.path.join(self.place, "stop")) as file:
+                return float(file.read() or 0)
+        except OSError:
+            return None
 
     def _start(self) -> threading.Thread:
         check_environment(self.plan)
@@ -131,14 +150,13 @@ class Replica:
         limit = self.plan["timeout"]
         deadline = None if limit is None else time.monotonic() + limit
         threading.Thread(target=self._ask_iris, daemon=True).start()
-        stop = os.path.join(self.place, "stop")
         while True:
             self.tree.reap()
             if self.tree.status is not None:
                 return "exited"
-            if os.path.exists(stop):
-                with open(stop) as file:
-                    self.tree.end(float(file.read() or 0))
+            grace = self._grace_of_stop()
+            if grace is not None:
+                self.tree.end(grace)
                 return "stopped"
             if self.terminated:
                 self._notice()
@@ -157,7 +175,7 @@ class Replica:
         deadline = time.monotonic() + _ASKS_FOR
         while time.monotonic() < deadline:
             time.sleep(_ASKS_EVERY)
-            if self.controller.has_ended_this():
+            if self.controller.has_ended(self.controller.look()):
                 self._ended_there.set()
                 return
 
@@ -165,10 +183,11 @@ class Replica:
         self.terminated = True
 
     def _notice(self) -> None:
-        # Only now: one that is ended by SIGKILL removes nothing.
-        os.makedirs(self.place, mode=0o700, exist_ok=True)
-        with open(os.path.join(self.place, "notice"), "w") as file:
-            file.write(str(time.time() + _GRACE))
+        # Only now: one that is ended by SIGKILL removes nothing. Without room for it SIGTERM still comes.
+        with contextlib.suppress(OSError):
+            os.makedirs(self.place, mode=0o700, exist_ok=True)
+            with open(os.path.join(self.place, "notice"), "w") as file:
+                file.write(str(time.time() + _GRACE))
 
     # --- how it ended ---
 
@@ -196,14 +215,38 @@ class Replica:
         return 143
 
     def _stopped(self) -> int:
-        """Report that the tree has ended because a user stopped it: to the waiting process, and to Iris."""
+        """Report that the tree has ended because a user stopped it."""
         report = {"reason": "stopped", "exit_code": None, "message": f"replica {self.index} was stopped"}
         self.lines.write(END + json.dumps(report))
-        self.controller.tell(ended=report)
-        if os.path.isdir(self.place):  # else nobody waits for it
-            with open(os.path.join(self.place, "ended"), "w"):
-                pass
+        self.controller.tell(ended=report, code=143)
         return 143
+
+    def _keep_task(self, grace: float) -> None:
+        """Keep the task when its tree has ended as a user wants it, until the launcher releases it.
+
+        Iris ends the others of a gang, all tasks of a job without retries, and the jobs below it, when this
+        task has ended. They use their time to save. Where there are retries Iris would start this one again,
+        so that it stays until Iris ends it.
+        """
+        with contextlib.suppress(OSError), open(os.path.join(self.place, "ended"), "w"):
+            pass
+        stays = self.plan["max_retries_failure"] > 0
+        looked_at = start = time.monotonic()
+        while (stays or os.path.isdir(self.place)) and time.monotonic() - start < grace + _KEPT:
+            if time.monotonic() - looked_at > _LOOKS_EVERY:
+                if self.controller.has_ended(self.controller.look()):
+                    return
+                looked_at = time.monotonic()
+            time.sleep(PAUSE)
+
+    def _end_again(self, report: "dict[str, Any]", code: int) -> int:
+        """End as an earlier attempt has, for good, before Iris took its worker."""
+        if report["reason"] == "stopped":
+            self.controller.tell(ended=report, code=code)
+        else:
+            self.peers.wait_for_ends(report, code)
+        self.lines.write(END + json.dumps(report))
+        return code
 
     def _end(self, reason: str, code: int, how: str, exit_code: "int | None" = None) -> int:
         """Describe how it ended; of a failure for good, when the others have ended too."""
@@ -214,10 +257,11 @@ class Replica:
             report["message"] = f"replica {self.index} {how}{self.lines.last(self._secrets())}"
         if not how and self.index == 0 and self.plan["gang"] and self.plan["replicas"] > 1:
             self.peers.wait_until_met()
+        exit_code = code if exit_code is None else exit_code
         if how and not self.plan["gang"] and self.plan["replicas"] > 1:
-            self.peers.wait_for_ends(report)
+            self.peers.wait_for_ends(report, exit_code)
         self.lines.write(END + json.dumps(report))
-        return code if exit_code is None else exit_code
+        return exit_code
 
     def _secrets(self) -> "list[str]":
         found = {**os.environ, **hidden_variables()}
