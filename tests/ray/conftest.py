@@ -7,6 +7,8 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 # As early: a machine that is busy takes longer than 30 s to start a node.
 os.environ["RAY_raylet_start_wait_time_s"] = "300"  # noqa: SIM112 - how Ray spells it
 os.environ["RAY_DASHBOARD_STARTUP_TIMEOUT_S"] = "300"
+# Where two cores run two clusters and more beside them, a node with its first worker takes a minute.
+os.environ["FRAY_TEST_PATIENCE"] = "200"
 
 import contextlib
 import sys

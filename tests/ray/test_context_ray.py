@@ -148,16 +148,16 @@ def test_sigterm_ends_a_worker_and_is_no_failure_of_its_task(context: JobContext
             ray.actor.exit_actor()
 
     with pytest.raises(WorkerDiedError):
-        context.get(context.run(terminate, 1), timeout=60)
+        context.get(context.run(terminate, 1), timeout=200)
     again = context.create_task(terminate, 2, options=TaskOptions(max_retries=1))
-    assert context.get(again, timeout=60) == "xxx"
+    assert context.get(again, timeout=200) == "xxx"
     with pytest.raises(WorkerDiedError):
         list(context.map(terminate, [10]))
     # No words of Ray's: which of its reports of a death comes first, and is shown, differs.
     with pytest.raises(ActorDiedError):
-        context.get(context.create_actor(Terminated).terminate(), timeout=60)
+        context.get(context.create_actor(Terminated).terminate(), timeout=200)
     with pytest.raises(ActorDiedError):
-        context.get(context.create_actor(Leaving).leave(), timeout=60)
+        context.get(context.create_actor(Leaving).leave(), timeout=200)
 
 
 def test_an_actor_that_restarts_begins_anew(context: JobContext) -> None:

@@ -105,7 +105,7 @@ def test_jobs_are_known_and_can_be_run_again_when_the_head_is_killed(
     assert cluster.wait(job_id, timeout=200).status is JobStatus.SUCCEEDED
     # Ray takes a job that waits for its own, and for one whose process did not start within 15 minutes.
     table = JobSubmissionClient(kept.dashboard)
-    until(lambda: "failed to start" in str(table.get_job_info(waits).message), "Ray has failed it", 60)
+    until(lambda: "failed to start" in str(table.get_job_info(waits).message), "Ray has failed it", 200)
     assert cluster.poll(waits).status is JobStatus.PENDING
     kept.add_node(num_cpus=60)
     assert cluster.wait(waits, timeout=200).status is JobStatus.SUCCEEDED

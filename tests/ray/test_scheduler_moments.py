@@ -159,7 +159,7 @@ def test_a_plan_that_cannot_be_read_fails_its_own_job_alone(
         queued["metadata"] = {**metadata, "fray.job_id": job_id}
         upload(ray_cluster, job_id, "plan", plan)
         upload(ray_cluster, job_id, "queued", json.dumps(queued).encode())
-        until(functools.partial(is_finished, joined_cluster, job_id), "it has ended", 60)
+        until(functools.partial(is_finished, joined_cluster, job_id), "it has ended", 200)
         info = joined_cluster.poll(job_id)
         assert info.status is JobStatus.FAILED
         assert "cannot read the job's plan" in (info.error_message or "")
@@ -242,7 +242,7 @@ def test_nothing_is_kept_of_a_job_that_was_removed(
     assert joined_cluster.wait(job_id, timeout=200).status is JobStatus.FAILED
     assert stored(ray_cluster, job_id)
     joined_cluster.remove(job_id)
-    until(lambda: not stored(ray_cluster, job_id), "nothing of it is left", 60)
+    until(lambda: not stored(ray_cluster, job_id), "nothing of it is left", 200)
 
 
 def test_a_request_that_a_scheduler_read_when_it_was_killed_is_done_by_the_next(

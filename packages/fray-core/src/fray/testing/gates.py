@@ -1,13 +1,14 @@
 """Gates that hold a task until a test says so. Nothing but the standard library: every worker loads this."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-PATIENCE = 60.0
-"""Seconds within which anything that should happen has happened."""
+PATIENCE = float(os.environ.get("FRAY_TEST_PATIENCE", "60"))
+"""Seconds within which anything that should happen has happened; more of them where a backend is slow."""
 
 
 class Gate:
