@@ -74,6 +74,7 @@ def test_labels_and_variables_of_files_and_the_line_are_taken_together(work: Pat
         ('env = {A = "project"}', ["--env-file", "context"], "project threadpool"),
         ('env = {A = "project"}\nenv-file = "line"', [], "project sync"),
         ('env = {A = "project"}\nenv-file = "line"', ["--env-file", "context"], "project threadpool"),
+        ('env-file = "line"', ["--env-file", "context"], "line threadpool"),
     ],
 )
 def test_an_env_file_of_the_line_wins_over_the_project(
@@ -84,6 +85,22 @@ def test_an_env_file_of_the_line_wins_over_the_project(
     (work / "context").write_text("FRAY_CONTEXT_SPEC=threadpool\n")
     job = ["sh", "-c", "echo $A $FRAY_CONTEXT_SPEC"]
     assert fray("run", "--cpu", "1", *argv, "--", *job, cwd=work).stdout == f"{printed}\n"
+
+
+def test_a_path_of_a_project_starts_at_its_folder(work: Path) -> None:
+    (work / "pyproject.toml").write_text("[tool.fray.run]\nenv-file = 'team.env'\nworkdir = 'below'\n")
+    (work / "team.env").write_text("TEAM=nlp\n")
+    (work / "below" / "deeper").mkdir()
+    job = ["sh", "-c", "echo $TEAM $(basename $PWD)"]
+    assert fray("run", "--cpu", "1", "--", *job, cwd=work / "below" / "deeper").stdout == "nlp below\n"
+
+
+def test_a_variable_wins_over_the_context_of_a_file_in_the_request_too(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRAY_CONTEXT_SPEC", "threadpool?max_workers=3")
+    shown = answer("run", "--dry-run", "train.py", cwd=work / "below")
+    assert "FRAY_CONTEXT_SPEC" in shown["environment"]["env_vars"]  # clusters need not inherit a launcher's
 
 
 def test_where_each_value_is_from(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

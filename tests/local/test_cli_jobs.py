@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from fray.cluster import JobStatus, ResourceConfig, use_cluster
+from fray import ClusterUnavailableError
+from fray.cluster import JobId, JobInfo, JobRequest, JobStatus, ResourceConfig, use_cluster
 from fray.testing.cluster import launch, program, until
 from fray.testing.command_line import COMMAND, main
 from fray_local import LocalCluster
@@ -448,6 +449,34 @@ def test_a_record_that_may_not_be_read_hides_no_other(cluster: LocalCluster) -> 
     finally:
         record.chmod(0o700)
     assert cluster.poll(job_ids[0]).status is JobStatus.SUCCEEDED
+
+
+class Away(LocalCluster):
+    """A cluster that takes a job, and then does not answer any more."""
+
+    launched = False
+
+    def launch(self, request: JobRequest, /, *, key: str | None = None) -> JobId:
+        self.launched = True
+        return super().launch(request, key=key)
+
+    def _info(self, job_id: str) -> JobInfo | None:
+        if self.launched:
+            raise ClusterUnavailableError("the cluster is away")
+        return super()._info(job_id)
+
+
+@pytest.mark.parametrize("argv", [["--detach", "--json"], []])
+def test_a_job_that_was_launched_is_named_whatever_the_cluster_says_then(
+    capsys: Capture, argv: list[str]
+) -> None:
+    with use_cluster(Away(overcommit=True)):
+        assert main(["run", *argv, "--", "true"]) == 1
+    told = capsys.readouterr().err
+    job_id = told.partition("launched ")[2].split()[0]
+    assert LocalCluster(overcommit=True).wait(job_id, timeout=30).exit_code == 0
+    assert "the cluster is away" in told
+    assert argv or f"fray logs -f {job_id}" in told
 
 
 def test_a_program_without_standard_streams_may_call_it(cluster: LocalCluster) -> None:

@@ -72,6 +72,23 @@ def test_on_a_terminal_it_asks_first(job: str, reply: str, left: int) -> None:
     assert cli.returncode == (0 if reply == "y" else 1)
 
 
+def test_it_asks_where_only_its_output_is_piped(job: str) -> None:
+    """`fray prune | tee log` shows the question, and removes nothing without an answer."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "fray", "prune", "--older-than", "0s"]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs) as cli:
+        os.close(theirs)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += os.read(ours, 4096)
+        os.write(ours, b"n\n")
+        assert cli.stdout is not None
+        assert b"1 jobs, 0 environments" in cli.stdout.read()
+    os.close(ours)
+    assert cli.returncode == 1
+    assert len(answer("list")) == 2
+
+
 def test_rm_takes_the_beginning_of_an_id_and_refuses_what_runs(job: str) -> None:
     fray("run", "--detach", "--name", "sleeper", "--", "sleep", "600")
     assert "terminate it before" in fray("rm", "sleeper", code=2).stderr

@@ -94,6 +94,31 @@ def test_what_cannot_run_is_refused_before_anything_starts(work: Path, argv: lis
     assert answer("list") == []
 
 
+def test_a_module_that_only_the_job_finds_is_run(work: Path) -> None:
+    (work / "src").mkdir()
+    (work / "src" / "apart.py").write_text("print('found')\n")
+    assert fray("run", "-e", f"PYTHONPATH={work / 'src'}", "-m", "apart", cwd=work).stdout == "found\n"
+
+
+def test_a_module_that_a_finder_of_this_python_knows_is_run(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of editable installs do."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "apart.py").write_text("print('found')\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "from importlib.machinery import PathFinder\n"
+        "class Finder:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        f"        return PathFinder.find_spec(name, [{str(tmp_path / 'elsewhere')!r}])\n"
+        "sys.meta_path.append(Finder)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert fray("run", "-m", "apart", cwd=work).stdout == "found\n"
+
+
 def test_what_a_module_does_as_it_is_imported_is_neither_the_run_nor_its_output(work: Path) -> None:
     (work / "unguarded.py").write_text("import sys\ndef main(): return 0\nsys.exit(main())\n")
     assert (

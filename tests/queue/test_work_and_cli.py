@@ -247,7 +247,10 @@ def test_what_cannot_be_unpickled_here_is_reported_in_its_row(
     assert row["item"].startswith("unreadable here: ModuleNotFoundError")
 
 
-def test_a_server_is_served_listed_and_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_a_server_is_served_listed_and_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: int
+) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     command = [sys.executable, "-m", "fray", "queue", "serve"]
@@ -266,7 +269,7 @@ def test_a_server_is_served_listed_and_ended(tmp_path: Path, capsys: pytest.Capt
             assert main(["queue", "push", f"{url}/tasks?token=s3cret", "x"]) == 1
             assert "never in a URL" in capsys.readouterr().err
         finally:
-            process.terminate()
+            process.send_signal(ending)
             assert process.wait(20) == 0
 
 

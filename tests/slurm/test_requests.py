@@ -159,11 +159,17 @@ def test_the_command_line_runs_lists_shows_and_stops(slurm: LocalSlurm, tmp_path
     assert cluster.poll(job_id).status is JobStatus.STOPPED
 
 
-def test_a_dry_run_prints_the_batch_script_and_starts_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_dry_run_prints_the_batch_script_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool
+) -> None:
     words = [str(Path(sys.executable).with_name("fray")), "run", "--dry-run", "--cpu", "3"]
     spec = f"slurm?root={tmp_path}/records&partition=gpu"
+    if by_variable:
+        monkeypatch.setenv("FRAY_CLUSTER_SPEC", spec)
+    named = [] if by_variable else ["--cluster", spec]
     done = subprocess.run(
-        [*words, "--cluster", spec, "--", "python", "train.py"], capture_output=True, text=True, check=True
+        [*words, *named, "--", "python", "train.py"], capture_output=True, text=True, check=True
     )
     assert "#SBATCH --partition=gpu" in done.stderr
     assert "#SBATCH --cpus-per-task=3" in done.stderr

@@ -110,6 +110,14 @@ def test_without_a_server_of_queues_there_is_no_page_of_them(state: Path) -> Non
     assert not (state / "jobs").exists()
 
 
+def test_a_refused_url_is_shown_without_its_password(state: Path) -> None:
+    command = [*FRAY, "ui", "--queues", "redis://me:hunter2@127.0.0.1/0/tasks?token=hunter2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "127.0.0.1/0/tasks" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
 def test_a_token_file_that_is_no_text_is_one_clear_line(state: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_bytes(b"\xff\xfe")
     command = [*FRAY, "ui", "--queues", "http://127.0.0.1:9", "--token-file", str(tmp_path / "token")]

@@ -158,6 +158,14 @@ def test_pages_of_queues_fit(
     page.driver.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": {}})
 
 
+def test_dead_letters_behind_ten_million_others_are_reached(queues: HttpQueueServer) -> None:
+    queues.new_queue("tasks")
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    address = f"{queues.url}/part/letters?name=tasks&after=123456789"
+    with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=60) as answer:
+        assert answer.status == 200
+
+
 def test_what_the_page_shows_is_what_programs_get(queues: HttpQueueServer) -> None:
     queue = queues.new_queue("tasks", max_attempts=1)
     kill(queue, "first", "second", "third")

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from enum import Enum
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -16,15 +17,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from fray._cli.shared import talk
 from fray._cli.values import literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
 
     from fray._values.entrypoint import Entrypoint
 
 _FUNCTION = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<function>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+class Modules(Enum):
+    """Where a job imports its modules from."""
+
+    HERE = "where this process does"
+    ITS_OWN = "an environment of its own"
+    ON_THE_CLUSTER = "what the machines of the cluster have"
 
 
 class Target(NamedTuple):
@@ -35,7 +46,13 @@ class Target(NamedTuple):
 
 
 def target_of(
-    words: Sequence[str], *, verbatim: bool, module: bool, args: Sequence[str], folder: Path, builds: bool
+    words: Sequence[str],
+    *,
+    verbatim: bool,
+    module: bool,
+    args: Sequence[str],
+    folder: Path,
+    modules: Modules,
 ) -> Target:
     """Read the words behind the options of `fray run`.
 
@@ -44,14 +61,14 @@ def target_of(
         module: `-m` was given: the first word is a module.
         args: Those of `--arg`.
         folder: The working directory of the job.
-        builds: The job has an environment of its own, whose modules are not known here.
+        modules: Where the job imports from.
 
     Raises:
         UsageError: It cannot be run; the message says why.
     """
     if module:
         _refuse_args(args, words[0])
-        return _module(words, folder, builds)
+        return _module(words, folder, modules)
     named = _FUNCTION.fullmatch(words[0])
     if not verbatim and named and shutil.which(words[0]) is None and not (folder / words[0]).exists():
         given = [*args, *_args_behind(words[0], words[1:])]
@@ -81,15 +98,18 @@ def _script(words: Sequence[str], folder: Path) -> Target:
     return Target(Entrypoint.from_binary("python", words), path.stem)
 
 
-def _module(words: Sequence[str], folder: Path, builds: bool) -> Target:
+def _module(words: Sequence[str], folder: Path, modules: Modules) -> Target:
     from fray._values.entrypoint import Entrypoint
 
     name = words[0]
     if not _MODULE.fullmatch(name):
         raise click.UsageError(f"-m takes a module's dotted name such as pkg.train, got {name!r}")
-    missing = None if builds else _missing(name, [str(folder), *sys.path])
+    missing = None if modules is Modules.ITS_OWN else _missing(name, [str(folder), *sys.path])
     if missing:
-        raise click.UsageError(f"no module {name!r}: {missing} is not in {folder}, nor installed here")
+        message = f"no module {name!r}: {missing} is not in {folder}, nor installed here"
+        if modules is Modules.HERE:
+            raise click.UsageError(message)
+        talk(f"warning: {message}; the job runs where the cluster's machines have it")
     return Target(Entrypoint.from_module(name, words[1:]), name)
 
 
@@ -100,10 +120,23 @@ def _missing(module: str, path: list[str]) -> str | None:
         found = f"{found}.{part}" if found else part
         if found in sys.builtin_module_names or found in sys.stdlib_module_names:
             return None
-        spec = PathFinder.find_spec(found, places)
+        spec = PathFinder.find_spec(found, places) or _of_other_finders(
+            found, places if "." in found else None
+        )
         if spec is None:
             return repr(found)
         places = list(spec.submodule_search_locations or ())
+    return None
+
+
+def _of_other_finders(name: str, places: list[str] | None) -> "ModuleSpec | None":
+    """Ask what else this process imports by, such as the finders of editable installs."""
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        if finder is not PathFinder and find is not None:
+            spec: ModuleSpec | None = find(name, places)
+            if spec is not None:
+                return spec
     return None
 
 

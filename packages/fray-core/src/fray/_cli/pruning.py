@@ -1,6 +1,7 @@
 """`fray rm` and `fray prune`: remove jobs."""
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,7 +68,8 @@ def prune(spec: str | None, older_than: float, dry_run: bool, yes: bool, as_json
     On a terminal it first prints what would be removed and its size, and asks for confirmation.
     """
     cluster = open_cluster(spec)
-    asks = sys.stdin.isatty() and sys.stdout.isatty() and not (yes or as_json)
+    asks = sys.stdin.isatty() and sys.stderr.isatty() and not (yes or as_json)
+    looked_at = time.time()
     if dry_run or asks:
         with one_line():
             found = cluster.prune(older_than, dry_run=True)
@@ -77,10 +79,11 @@ def prune(spec: str | None, older_than: float, dry_run: bool, yes: bool, as_json
         click.echo(_in_words(found))
         if dry_run or not (found.jobs or found.environments):
             return 0
-        if not click.confirm("Remove these?"):
+        if not click.confirm("Remove these?", err=True):
             return 1
     with one_line():
-        pruned = cluster.prune(older_than)
+        # What has become old enough since was not shown.
+        pruned = cluster.prune(older_than + (time.time() - looked_at if asks else 0.0))
     if as_json:
         print_json(_as_dict(pruned))
     else:

@@ -1,6 +1,7 @@
 """`fray run`: launch a command, script, module or function, follow it, answer with its exit code."""
 
 import contextlib
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fray._cli.entrypoints import Target, target_of
+from fray._cli.entrypoints import Modules, Target, target_of
 from fray._cli.log_output import print_lines
 from fray._cli.run_options import read_env_file, request_of, request_options
 from fray._cli.settings import CONTEXT_VARIABLE, SettingsError, configurable, run_defaults, settings
 from fray._cli.shared import (
     as_dict,
     cluster_option,
+    cluster_spec,
     find_job,
     first_line,
     json_option,
@@ -25,6 +27,7 @@ from fray._cli.shared import (
     talk,
 )
 from fray._cli.sweeps import combinations, member_name, options_of
+from fray._values.errors import FrayError
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
@@ -140,6 +143,7 @@ def run(
         raise
     if detach:
         if as_json:
+            talk(f"launched {job_id}")  # it has been, whatever the cluster answers from here on
             print_json(as_dict(cluster.poll(job_id)))
         else:
             click.echo(job_id)
@@ -157,17 +161,25 @@ def _add_up(ctx: click.Context, given: dict[str, Any]) -> None:
     Of the variables that files set, those are left out that an `--env-file` of the command line, or of the
     environment, sets too.
     """
-    with one_line():
-        given["env_file"] = read_env_file(Path(given["env_file"])) if given["env_file"] else {}
     files = ctx.default_map or {}
-    winning = {} if _source(ctx, "env_file") is ParameterSource.DEFAULT_MAP else given["env_file"]
+    with one_line():
+        said_by = _source(ctx, "env_file")
+        variables = read_env_file(Path(given["env_file"])) if given["env_file"] else {}
+        winning = {} if said_by is ParameterSource.DEFAULT_MAP else variables
+        if said_by is ParameterSource.COMMANDLINE and "env_file" in files:
+            variables = {**read_env_file(Path(files["env_file"])), **variables}
+        given["env_file"] = variables
     for name in _ADDED_UP:
         said = [str(text) for text in files.get(name, ())]
         if name == "variables":
             said = [text for text in said if _key(text) not in winning]
         given[name] = (*said, *(given[name] if _source(ctx, name) is ParameterSource.COMMANDLINE else ()))
-    if given["context"] is None and not _says_context({*given["env_file"], *map(_key, given["variables"])}):
-        given["context"] = settings().text("context")
+    if given["context"] is None and CONTEXT_VARIABLE not in {
+        *given["env_file"],
+        *map(_key, given["variables"]),
+    }:
+        said_by_file = settings().text("context")
+        given["context"] = said_by_file and (os.environ.get(CONTEXT_VARIABLE) or said_by_file)
 
 
 def _source(ctx: click.Context, name: str) -> ParameterSource | None:
@@ -176,12 +188,6 @@ def _source(ctx: click.Context, name: str) -> ParameterSource | None:
 
 def _key(variable: str) -> str:
     return variable.partition("=")[0]
-
-
-def _says_context(variables: set[str]) -> bool:
-    import os
-
-    return CONTEXT_VARIABLE in variables or bool(os.environ.get(CONTEXT_VARIABLE))
 
 
 def _requests(ctx: click.Context, given: dict[str, Any]) -> "list[JobRequest]":
@@ -235,20 +241,32 @@ def _target(ctx: click.Context, given: dict[str, Any]) -> Target:
             module=given["module"],
             args=given["args"],
             folder=Path(given["workdir"] or ".").absolute(),
-            builds=any(given[name] for name in ("packages", "extras", "groups", "python", "image")),
+            modules=_modules(ctx.params["spec"], given),
         )
+
+
+def _modules(spec: str | None, given: dict[str, Any]) -> Modules:
+    """Where the job will find its modules, as far as that is known before the cluster is opened."""
+    from fray._discovery.specs import Spec
+
+    variables = {*given["env_file"], *map(_key, given["variables"])}
+    named = Spec.parse(cluster_spec(spec) or "local")
+    own = any(given[name] for name in ("packages", "extras", "groups", "python", "image"))
+    if own or "PYTHONPATH" in variables or "use_isolated_env" in named.options:
+        return Modules.ITS_OWN
+    return Modules.HERE if named.name == "local" else Modules.ON_THE_CLUSTER
 
 
 def _follow(cluster: "Cluster", job_id: "JobId", as_json: bool) -> int:
     # With --json stdout is one JSON document; what the job writes is talk then.
     out = sys.stderr if as_json else sys.stdout
-    stream = cluster.monitor(job_id)
     try:
+        stream = cluster.monitor(job_id)
         print_lines(stream, out)
-    except OSError:  # nobody reads it, it has no room, or the cluster is away
+        info = stream.info
+    except (OSError, FrayError):  # nobody reads it, it has no room, or the cluster is away
         talk(f"{job_id} is not followed any more, and may go on{_AFTERWARDS.format(job_id)}")
         raise
-    info = stream.info
     if as_json:
         print_json(as_dict(info))
     talk(f"{job_id} {info.status}" + (f": {first_line(info.error_message)}" if info.error_message else ""))
@@ -270,10 +288,15 @@ def _interrupted(cluster: "Cluster", job_id: "JobId", stop: bool) -> int:
 
 def _show_script(spec: str | None, request: "JobRequest") -> None:
     """Print on stderr what a cluster would submit to its scheduler, such as a batch script."""
-    script_of = getattr(open_cluster(spec), "batch_script", None) if spec else None
-    if script_of is not None:
-        with one_line():
-            click.echo(script_of(request), err=True)
+    from fray._discovery.plugins import CLUSTERS, load
+    from fray._discovery.specs import Spec
+
+    named = cluster_spec(spec)
+    with one_line():
+        kind = None if named is None else load(CLUSTERS, Spec.parse(named).name)
+        if hasattr(kind, "batch_script"):  # others may connect when they are opened
+            cluster: Any = open_cluster(spec)
+            click.echo(cluster.batch_script(request), err=True)
 
 
 def _show_all(requests: "list[JobRequest]", as_json: bool) -> None:

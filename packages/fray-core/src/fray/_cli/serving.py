@@ -19,9 +19,13 @@ def token_in(file: Path) -> str:
 
 
 def ending_signal() -> Callable[[], None]:
-    """Take SIGTERM and SIGINT from now on, and return what waits for the first; in the main thread."""
+    """Take the signals that end a server, and return what waits for the first; in the main thread.
+
+    SIGHUP is one, for a terminal that is closed, unless it is ignored, as `nohup` has it.
+    """
     # A handler may put into it at any moment; an Event can lock up.
     came: SimpleQueue[None] = SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: came.put(None))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: came.put(None))
     return came.get

@@ -222,6 +222,10 @@ def _checked(option: click.Option, setting: Setting, key: str) -> Any:
         value = [f"{name}={text}" for name, text in value.items()]
     if option.multiple and not isinstance(value, list):
         value = [value]
+    if isinstance(option.type, click.Path) and isinstance(value, str):
+        folder, name = os.path.split(setting.origin)
+        # A user's file is of no folder: what it names is looked for where `fray run` is called.
+        value = os.path.join(folder, value) if name == _PROJECT else value  # noqa: PTH118 - it may be absolute
     wrong = None
     if not option.multiple and isinstance(value, list):
         wrong = f"expected one value, got {value!r}"

@@ -61,26 +61,34 @@ def one_line() -> Iterator[None]:
 
 
 def open_cluster(spec: str | None) -> "Cluster":
-    """Return the cluster of a spec, or of a name that a file gives to one; without, the current one.
+    """Return the cluster of a spec, or of a name that a file gives to one; without, the current one."""
+    from fray._discovery.current import create_cluster, current_cluster
+
+    named, chosen = _named(spec)
+    with one_line():
+        return current_cluster() if chosen else create_cluster(named)
+
+
+def cluster_spec(spec: str | None) -> str | None:
+    """Return the spec of the cluster that `open_cluster` would open; None where nothing names one."""
+    return _named(spec)[0]
+
+
+def _named(spec: str | None) -> tuple[str | None, bool]:
+    """Return the spec that is meant, and whether it is that of the current cluster.
 
     The current cluster of the program or its environment, which may have such a name too, wins over that of
     a file.
     """
     from fray._cli.settings import settings
-    from fray._discovery.current import (
-        cluster_is_chosen,
-        cluster_of_environment,
-        create_cluster,
-        current_cluster,
-    )
+    from fray._discovery.current import cluster_is_chosen, cluster_of_environment
 
     said = settings()
     if spec is None and not cluster_is_chosen():
         spec = said.text("cluster")
     name = spec or cluster_of_environment()
-    named = (said.text(f"clusters.{name}") if name else None) or spec
-    with one_line():
-        return current_cluster() if named is None else create_cluster(named)
+    named = said.text(f"clusters.{name}") if name else None
+    return named or name, named is None and spec is None
 
 
 def find_job(cluster: "Cluster", text: str) -> "JobId":
@@ -141,7 +149,12 @@ def on_each(
         else:
             done.append(job_id)
     if done:
-        show(done)
+        try:
+            with one_line():
+                show(done)
+        except (click.ClickException, FrayError) as error:
+            talk(f"done, but cannot be shown: {' '.join(done)}")
+            errors.append(error)
     if errors:
         # The last one has the exit code: that of a wrong call only where every error is one.
         *others, last = sorted(errors, key=lambda each: not isinstance(each, click.UsageError))

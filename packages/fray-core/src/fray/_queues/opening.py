@@ -28,7 +28,7 @@ def open_queue(url: str, **options: Any) -> Queue[Any]:
     scheme, colon, _ = url.partition(":")
     if not colon or not scheme or "/" in scheme:
         raise SpecError(
-            f"{_without_secrets(url)!r} has no scheme: a file of this machine is sqlite:/path/q.db, "
+            f"{without_secrets(url)!r} has no scheme: a file of this machine is sqlite:/path/q.db, "
             "a folder file:/path, a server's queue http://host:port/name"
         )
     address, mark, query = url.partition("?")
@@ -45,7 +45,7 @@ def open_queue(url: str, **options: Any) -> Queue[Any]:
     return queue
 
 
-def _without_secrets(url: str) -> str:
+def without_secrets(url: str) -> str:
     """Return a URL without its user, password and options."""
     _, user, rest = url.rpartition("@")
     return ("…@" if user else "") + rest.partition("?")[0]

@@ -18,6 +18,7 @@ from fray._serialization.functions import is_async_function, is_generator_functi
 from fray._serialization.values import callable_name
 from fray._telemetry import listeners as _listeners
 from fray._values.events import Event, EventKind, Outcome
+from fray._values.job_states import JobId
 
 _current: ContextVar[str | None] = ContextVar("fray_unit", default=None)
 
@@ -193,7 +194,8 @@ def observed_replica(function: Callable[..., Any]) -> Callable[..., Any]:
     if not job_id or not _listeners.listening():
         return function
     replica = int(os.environ.get("FRAY_REPLICA_ID", "0"))
-    name = job_id.rpartition("/")[2].rpartition("-")[0]
+    own = JobId(job_id)
+    name = (own.sweep or own).leaf.rpartition("-")[0]  # members of a sweep have its name
     unit_id = f"{job_id}:{replica}"
     unit = Unit(subject="replica", name=name, id=unit_id, parent_id=job_id, details={"replica": replica})
     return Observed(function, unit)

@@ -27,9 +27,12 @@ def _place(url: str) -> str:
 
 def _queue_server(url: str, token: str | None, ca_file: str | None) -> "QueueServer":
     from fray._discovery.plugins import QUEUES, load
+    from fray._queues.opening import without_secrets
 
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"--queues takes the address of a server, http://HOST:PORT, got {url!r}")
+        raise ValueError(
+            f"--queues takes the address of a server, http://HOST:PORT, got {without_secrets(url)!r}"
+        )
     server: QueueServer = load(QUEUES, url.partition(":")[0]).server(url, token, ca_file=ca_file)
     return server
 

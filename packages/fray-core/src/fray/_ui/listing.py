@@ -35,7 +35,7 @@ class Query:
         given = self._values.get(key)
         if given is None:
             return default
-        if not (given.isascii() and given.isdecimal() and len(given) < 8):
+        if not (given.isascii() and given.isdecimal() and len(given) <= len(str(most))):
             raise WrongQueryError(f"{key!r} is a number from 0 to {most}")
         return min(int(given), most)
 

@@ -44,6 +44,14 @@ class JobEventsContract(ListeningFixtures, ClusterFixtures):
         ]
         assert [event.outcome for event in replicas if event.kind == "replica_ended"] == ["ok", "ok"]
 
+    def test_the_replicas_of_a_sweep_have_its_name(self, told: Told, cluster: Cluster) -> None:
+        if not getattr(cluster, "capabilities", ClusterCapabilities()).sweeps:
+            self.moot("capabilities.sweeps")
+        requests = [JobRequest("told", Entrypoint.from_callable(abs, [number])) for number in range(2)]
+        sweep = cluster.launch_many(requests)
+        cluster.wait(sweep, timeout=self.PATIENCE)
+        assert {event.name for event in told.of("replica")} == {"told"}
+
     def test_failures_and_stops_are_distinguished_and_no_secret_is_reported(
         self, told: Told, cluster: Cluster
     ) -> None:
