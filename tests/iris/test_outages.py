@@ -1,11 +1,12 @@
 """A controller that does not answer for a while, and answers that are lost on their way."""
 
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_controller import Code, ConnectError, FakeController, Outage
+from fake_controller import Code, ConnectError, FakeController, Message, Outage
 
 from fray import ClusterUnavailableError, create_cluster
 from fray.cluster import Entrypoint, JobRequest, JobStatus, create_environment
@@ -126,3 +127,16 @@ def test_a_large_launch_has_more_time(cluster: Any, controller: FakeController, 
     small = timeout(1)
     assert 30.0 <= small < 31.0
     assert timeout(8 << 20) >= small + 10.0
+
+
+@pytest.mark.parametrize(("ended", "seconds"), [(3600.0, 5.0), (1.0, 90.0)], ids=["long ago", "just now"])
+def test_a_log_whose_end_iris_has_dropped_is_waited_for_only_where_it_may_come(
+    cluster: Any, controller: FakeController, outage: Outage, ended: float, seconds: float
+) -> None:
+    at = {"epoch_ms": str(int((time.time() - ended) * 1000))}
+    controller.add(NAME, "SUCCEEDED", finished_at=at)
+    controller.logs[f"{NAME}/0:0"] = ["first"]
+    controller.requests[NAME] = Message(submit_argv=["fray-request", '{"name": "job"}'])
+    began = outage.now()
+    assert list(cluster.monitor("job-1", follow=False)) == ["first"]
+    assert seconds / 3 < outage.now() - began < seconds
