@@ -244,7 +244,7 @@ def test_an_actor_that_was_made_outside_of_iris_is_renewed(
         monkeypatch.setenv("FRAY_JOB_ID", inside)
     monkeypatch.setattr(_named_actors, "OWNER_SILENT", 0.3)
     iris, _ = connect(serve())
-    launched: list[JobRequest] = []
+    launched: list[Any] = []
     cluster: Any = SimpleNamespace(
         iris=iris,
         iris_name="/ada/{}".format,

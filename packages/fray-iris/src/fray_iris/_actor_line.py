@@ -174,14 +174,13 @@ class ActorLine:
                 caller, known = self._caller, self._incarnation
             began = time.monotonic()
             try:
-                answer = self._ask("results", caller, taken, patience, timeout=_time_for(late))
-                incarnation, results = answer
+                seconds = _time_for(late)
+                incarnation, results = self._ask("results", caller, taken, patience, timeout=seconds)
             except Exception as error:  # noqa: BLE001 - whether it is gone is asked of Iris
                 failed, late = failed + 1, late + 1 if _is_late(error) else 0
-                if self._goes_on(error, failed, late):
-                    time.sleep(0.2)
-                else:
+                if not self._goes_on(error, failed, late):
                     failed = late = 0
+                time.sleep(0.2)
                 continue
             failed = late = 0
             if known is not None and incarnation not in (known, self._incarnation):
@@ -266,7 +265,7 @@ class ActorLine:
         for pause in poll_delays(shortest=0.05, longest=0.5):
             if self._address is not None:
                 return self._address
-            # The notice that a program lives is for many actors: none waits long for a controller here.
+            # One that renews many actors (`wait` is False) waits long for none.
             for endpoint in self.iris.endpoints(f"{self.job}/{ENDPOINT}", exact=True, patient=wait):
                 self._address = str(endpoint["address"])
                 return self._address
@@ -297,11 +296,11 @@ def _is_late(error: BaseException) -> bool:
 
 
 def _time_for(late: int) -> float:
-    """Return the seconds of a request; the second time that they were too few it has twice as many.
+    """Return the seconds of a request; from the second late answer on each try has twice as many.
 
-    Not the first time: after each of them Iris is asked whether the actor's worker is lost.
+    Not from the first: after each try Iris is asked whether the actor's worker is lost.
     """
-    return _LONGEST * 2 ** max(0, min(late, _TRIES - 1) - 1)
+    return _LONGEST * (1 << max(0, min(late, _TRIES - 1) - 1))
 
 
 def _too_late(label: str) -> str:

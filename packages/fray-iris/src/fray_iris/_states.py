@@ -64,7 +64,7 @@ def _as_iris_says(state: str, error: str, exit_code: int) -> Ended:
 def _reported(report: Mapping[str, Any], message: str | None) -> Ended | None:
     """Read a replica's own report; None if its reason is missing, or that of a later version of Fray."""
     try:
-        reason = ExitReason(report.get("reason"))
+        reason = ExitReason(report.get("reason", ""))
     except ValueError:
         return None
     status = JobStatus.STOPPED if reason is ExitReason.STOPPED else JobStatus.FAILED
