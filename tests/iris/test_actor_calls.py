@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fray import ActorDiedError, FrayError, UnsupportedError, create_cluster, create_context
+from fray import ActorDiedError, FrayError, create_cluster, create_context
 from fray.backend import unpack_exception
 from fray.cluster import Entrypoint, JobId, JobRequest
-from fray.job import ActorOptions, Lifetime
+from fray.job import ActorOptions
 from fray.testing.cluster import until
 from fray_iris import _named_actors
 from fray_iris._actor_host import ServedActor
@@ -33,6 +33,12 @@ class Gated:
     def count(self) -> int:
         self.calls += 1
         return self.calls
+
+    def double(self, data: bytes) -> bytes:
+        return data + data
+
+    def open(self, gate: int) -> None:
+        GATES[gate].set()
 
     def wait_for(self, gate: int) -> int:
         assert GATES[gate].wait(PATIENCE)
@@ -64,10 +70,12 @@ class NearIris:
         self.state = "JOB_STATE_RUNNING"
         self.lost_answer: Callable[[str], None] = lambda method: None
         self.taken: list[int] = []
+        self.timeouts: list[int] = []
+        self.late = ""  # the method whose answer never comes in time
         self.renewed: list[str] = []
         self.address = "http://nowhere:1"
 
-    def endpoints(self, prefix: str, *, exact: bool) -> list[dict[str, str]]:
+    def endpoints(self, prefix: str, *, exact: bool, patient: bool = True) -> list[dict[str, str]]:
         return [{"name": prefix, "address": self.address}]
 
     def jobs(self, prefix: str) -> list[dict[str, str]]:
@@ -78,6 +86,8 @@ class NearIris:
 
     def call(self, request: Any) -> Any:
         """Be Iris's actor server: call a method, and answer with its value or with its error."""
+        if request.method_name == self.late:
+            raise TimeoutError("it takes too long")
         arguments = pickle.loads(request.serialized_args)
         if request.method_name == "renew":
             self.renewed.append(self.address)
@@ -104,9 +114,10 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], tuple[N
     def connected(host: Any) -> tuple[NearIris, ActorLine]:
         iris: Any = NearIris(host)
 
-        def client(address: str, **_: Any) -> NearIris:
+        def client(address: str, timeout_ms: int, **_: Any) -> NearIris:
             if address != iris.address:
                 raise ConnectionError("nobody is there any more")
+            iris.timeouts.append(timeout_ms)
             found: NearIris = iris
             return found
 
@@ -220,19 +231,30 @@ def test_an_actor_that_was_started_again_elsewhere_is_renewed_there(
     assert iris.renewed == ["http://nowhere:1", "http://nowhere:2"]
 
 
-def test_an_actor_that_a_task_of_a_program_made_is_renewed(
+@pytest.mark.parametrize("owns", [True, False], ids=["by a program", "by a task of it"])
+@pytest.mark.parametrize("inside", [None, "local-job-1a2b3c"])
+def test_an_actor_that_was_made_outside_of_iris_is_renewed(
+    owns: bool,
+    inside: str | None,
     serve: Callable[[], ServedActor],
     connect: Callable[[Any], tuple[NearIris, ActorLine]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("FRAY_JOB_ID", raising=False)
+    if inside is not None:  # a job of another cluster, which Iris does not know
+        monkeypatch.setenv("FRAY_JOB_ID", inside)
     monkeypatch.setattr(_named_actors, "OWNER_SILENT", 0.3)
     iris, _ = connect(serve())
+    launched: list[Any] = []
     cluster: Any = SimpleNamespace(
-        iris=iris, iris_name="/ada/{}".format, launch_as=lambda *_: None, terminate=lambda *_, **__: None
+        iris=iris,
+        iris_name="/ada/{}".format,
+        own_job=lambda: None,
+        launch_as=lambda request, job_id: launched.append(request),
+        terminate=lambda *_, **__: None,
     )
-    actors = _named_actors.NamedActors(cluster, "family", owns=False)
+    actors = _named_actors.NamedActors(cluster, "family", owns=owns)
     actor = actors.make(Gated, (), {}, ActorOptions(name="one"))
+    assert launched[0].entrypoint.args[-1].program
     until(lambda: len(iris.renewed) >= 2, "the actor knows that the program lives")
     actors.kill(actor)
 
@@ -252,10 +274,56 @@ def test_a_launch_whose_answer_was_lost_is_the_launchers_own() -> None:
         cluster.launch_as(request, job_id)
 
 
+def test_results_of_many_bytes_come_in_several_answers(serve: Callable[[], ServedActor], gate: int) -> None:
+    host = serve()
+    host.submit("caller", 0, [*[packed("double", bytes(5 << 20))] * 3, packed("open", gate)], None)
+    assert GATES[gate].wait(PATIENCE)
+    taken: list[int] = []
+    for number in range(3):
+        _, results = host.results("caller", taken[-1:], PATIENCE)
+        taken += [number for number, _, _ in results]
+        assert taken == list(range(number + 1))  # one at a time, although each is larger than an answer
+    assert pickle.loads(host.results("caller", taken[-1:], PATIENCE)[1][0][2]) is None
+
+
+def test_calls_of_many_bytes_go_in_several_messages(
+    serve: Callable[[], ServedActor], connect: Callable[[Any], tuple[NearIris, ActorLine]], gate: int
+) -> None:
+    host = serve()
+    sizes: list[list[int]] = []
+    submit = host.submit
+
+    def first_waits(caller: str, first: int, calls: list[bytes], incarnation: str | None) -> str:
+        sizes.append([len(call) >> 20 for call in calls])
+        assert GATES[gate].wait(PATIENCE)
+        return submit(caller, first, calls, incarnation)
+
+    host.submit = first_waits  # type: ignore[method-assign]
+    _, line = connect(host)
+    futures = [line.call("double", (bytes(size << 20),), {}, None) for size in (0, 5, 5, 9, 1, 1)]
+    GATES[gate].set()
+    assert [len(future.result(PATIENCE)) >> 20 for future in futures] == [0, 10, 10, 18, 2, 2]
+    assert all(sum(message) <= 8 or len(message) == 1 for message in sizes), sizes
+
+
+@pytest.mark.parametrize("method", ["submit", "results"])
+def test_a_call_whose_answer_never_comes_in_time_fails(
+    method: str, serve: Callable[[], ServedActor], connect: Callable[[Any], tuple[NearIris, ActorLine]]
+) -> None:
+    iris, line = connect(serve())
+
+    iris.late = method
+    with pytest.raises(FrayError, match="did not answer in 5 tries"):
+        line.call("count", (), {}, None).result(PATIENCE)
+    assert max(iris.timeouts) == 8 * min(iris.timeouts)  # each try has more time
+    iris.late = ""
+    assert line.call("count", (), {}, None).result(PATIENCE) == (1 if method == "submit" else 2)
+
+
 HOSTING = """
 import os, pickle, sys
 from types import ModuleType, SimpleNamespace
-from fray.job import ActorOptions, Lifetime
+from fray.job import ActorOptions
 from fray_iris import _actor_host as host
 
 class Failing:
@@ -279,24 +347,3 @@ def test_the_job_of_an_actor_that_cannot_be_made_fails() -> None:
     ended = subprocess.run([sys.executable, "-c", HOSTING], capture_output=True, text=True, timeout=PATIENCE)
     assert ended.returncode == 1
     assert ended.stderr.endswith("its constructor raised ValueError: no such model\n")
-
-
-def test_what_an_actor_reserves_is_asked_of_iris_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster: Any = create_cluster("iris", controller="http://nowhere", user="ada")
-    asked: list[JobRequest] = []
-    monkeypatch.setattr(cluster.iris, "jobs", lambda prefix: [])
-    monkeypatch.setattr(cluster, "launch_as", lambda request, job_id: asked.append(request))
-    actors = _named_actors.NamedActors(cluster, "here", owns=False)
-
-    def make(**options: Any) -> None:
-        actors.make(Gated, (), {}, ActorOptions(name="one", lifetime=Lifetime.DETACHED, **options))
-
-    make(resources={"GPU": 1}, backend={"iris": {"priority_band": "production"}, "ray": {"num_gpus": 1}})
-    (request,) = asked
-    assert request.resources.device.kind == "gpu"
-    assert request.backend == {"iris": {"priority_band": "production"}}
-    with pytest.raises(UnsupportedError, match=r"actor 'one' asks for 0\.5 GPUs"):
-        make(resources={"GPU": 0.5})
-    with pytest.raises(UnsupportedError, match="'one' cannot reserve licence on Iris: it has CPU, GPU,"):
-        make(resources={"licence": 1})
-    assert asked == [request]

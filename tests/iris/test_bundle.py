@@ -1,11 +1,15 @@
 """Which files of a workspace Iris takes along."""
 
 import os
+import random
 import subprocess
 import zipfile
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+import pytest
+from fake_controller import FakeController
 
 from fray import create_cluster
 from fray.cluster import Entrypoint, JobRequest, create_environment
@@ -64,3 +68,40 @@ def test_a_file_that_is_older_than_archives_is_taken_along(tmp_path: Path) -> No
     (tmp_path / "old.py").touch()
     os.utime(tmp_path / "old.py", (0, 0))
     assert bundled(tmp_path) == ["old.py"]
+
+
+def test_more_than_iris_takes_is_refused_before_all_is_read(
+    tmp_path: Path, controller: FakeController
+) -> None:
+    noise = random.Random(1).randbytes(1 << 20)  # which cannot be compressed
+    with (tmp_path / "checkpoint.bin").open("wb") as file:
+        file.writelines(noise for _ in range(26))
+        file.truncate(50 << 30)  # without a place on the disk; minutes to read
+    (tmp_path / "small.py").write_text("x = 1")
+    cluster: Any = create_cluster("iris", controller="http://nowhere", user="ada")
+    request = JobRequest("job", Entrypoint.from_binary("true"), environment=create_environment(tmp_path))
+    with pytest.raises(ValueError, match=r"25 MB.* checkpoint\.bin \(51200\.0 MB\), small\.py.*gitignore"):
+        cluster.launch(request)
+    assert "launch_job" not in controller.asked
+
+
+def test_many_files_that_are_too_large_together_are_refused(tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / f"part-{number}.bin").write_bytes(random.Random(number).randbytes(3 << 20))
+    with pytest.raises(ValueError, match=r"the largest are part-8\.bin \(3\.0 MB\), part-7"):
+        bundled(tmp_path)
+
+
+def test_a_file_that_vanishes_meanwhile_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kept.py").touch()
+    (tmp_path / "vanishes.lock").touch()
+    is_file = Path.is_file
+
+    def vanishes(path: Path) -> bool:
+        found = is_file(path)
+        if path.name == "vanishes.lock":
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "is_file", vanishes)
+    assert bundled(tmp_path) == ["kept.py"]

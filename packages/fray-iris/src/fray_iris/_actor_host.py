@@ -35,6 +35,8 @@ OWNER_SILENT = 60.0
 _GIVEN_UP = 600.0  # seconds after which a caller that does not take its results has died
 _ANSWERED_WITHIN = 10.0
 """Seconds that callers of an actor that could not be made have to find out why."""
+MESSAGE_BYTES = 8 << 20
+"""Bytes of calls, or of results, that one message has; one that is larger has a message of its own."""
 _POLLERS = 16  # of the 32 threads of Iris's server, those that may wait for results
 
 
@@ -94,7 +96,10 @@ class ServedActor:
     def results(
         self, caller: str, taken: list[int], patience: float
     ) -> tuple[str, list[tuple[int, bool, bytes]]]:
-        """Return what calls have given that were not taken yet, after a while nothing."""
+        """Return what calls have given that were not taken yet, after a while nothing.
+
+        Of many bytes it is a part: the rest follows when that is taken.
+        """
         self.renewed_at = time.monotonic()
         with self._changed:
             known = self._known(caller)
@@ -104,7 +109,7 @@ class ServedActor:
                 self._polling += 1
                 self._changed.wait_for(lambda: known.results, timeout=patience)
                 self._polling -= 1
-            return self.incarnation, [(number, *result) for number, result in known.results.items()]
+            return self.incarnation, _first_of(known.results)
 
     def forget_silent(self, silent: float = OWNER_SILENT, given_up: float = _GIVEN_UP) -> None:
         """Forget callers that were silent for so many seconds, and have taken all their results.
@@ -198,6 +203,18 @@ class ServedActor:
         for item in self._streams[key]:
             return (self._context.get(item),)
         return None
+
+
+def _first_of(results: Mapping[int, tuple[bool, bytes]]) -> list[tuple[int, bool, bytes]]:
+    """Return as many results as one answer has, and at least one if there is any."""
+    found: list[tuple[int, bool, bytes]] = []
+    size = 0
+    for number, (worked, data) in results.items():
+        size += len(data)
+        if found and size > MESSAGE_BYTES:
+            break
+        found.append((number, worked, data))
+    return found
 
 
 def _packed(error: BaseException) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 from fray import ActorDiedError, FrayError
 from fray.backend import dumps, poll_delays, unpack_exception
 from fray.job import ObjectRef
-from fray_iris._actor_host import ENDPOINT, SERVED
+from fray_iris._actor_host import ENDPOINT, MESSAGE_BYTES, SERVED
 from fray_iris._connection import Iris, RefusedError
 from fray_iris._states import ENDED_JOBS
 
@@ -21,7 +21,7 @@ _PATIENCE = 1.0  # seconds that the actor's server keeps a question for results
 _LONGEST = 30.0
 _RENEWS_FOR = 5.0  # seconds, so that several fit into the time after which an actor ends by itself
 _GONE = "its job has ended"
-_TRIES = 5  # of a request that the actor's server answers with an error
+_TRIES = 5  # of a request that the actor's server answers with an error, or whose answer takes too long
 
 _Permanent = (ImportError, RefusedError)
 
@@ -120,8 +120,9 @@ class ActorLine:
             with self._wake:
                 if self._dead is not None:
                     return
+                size = len(calls[0])
                 for more, _ in self._queue[1:_AT_ONCE]:
-                    if not isinstance(more, bytes):
+                    if not isinstance(more, bytes) or (size := size + len(more)) > MESSAGE_BYTES:
                         break
                     calls.append(more)
                 first = self._sent
@@ -141,15 +142,17 @@ class ActorLine:
 
     def _deliver(self, caller: str, first: int, calls: list[bytes], incarnation: str | None) -> None:
         """Send calls to one incarnation of the actor alone: one that took them may die with its answer."""
+        late = 0
         for failed, pause in enumerate(poll_delays(shortest=0.05, longest=1.0), 1):
             if self._dead is not None or self._caller != caller:
                 return
             try:
                 if incarnation is None:
                     incarnation = self._incarnation = self._ask("renew")
-                took = self._ask("submit", caller, first, calls, incarnation)
+                took = self._ask("submit", caller, first, calls, incarnation, timeout=_time_for(late))
             except Exception as error:  # noqa: BLE001 - whether it is gone is asked of Iris
-                if not self._goes_on(error, failed):
+                late = late + 1 if _is_late(error) else 0
+                if not self._goes_on(error, failed, late):
                     return
                 time.sleep(pause)
                 continue
@@ -160,7 +163,7 @@ class ActorLine:
     # --- on the way back ---
 
     def _collect(self) -> None:
-        failed = 0
+        failed = late = 0
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._open or self._taken or self._dead is not None)
@@ -171,13 +174,15 @@ class ActorLine:
                 caller, known = self._caller, self._incarnation
             began = time.monotonic()
             try:
-                incarnation, results = self._ask("results", caller, taken, patience)
+                seconds = _time_for(late)
+                incarnation, results = self._ask("results", caller, taken, patience, timeout=seconds)
             except Exception as error:  # noqa: BLE001 - whether it is gone is asked of Iris
-                failed += 1
-                if self._goes_on(error, failed):
-                    time.sleep(0.2)
+                failed, late = failed + 1, late + 1 if _is_late(error) else 0
+                if not self._goes_on(error, failed, late):
+                    failed = late = 0
+                time.sleep(0.2)
                 continue
-            failed = 0
+            failed = late = 0
             if known is not None and incarnation not in (known, self._incarnation):
                 self._restarted(incarnation)
             for number, worked, data in results:
@@ -212,13 +217,17 @@ class ActorLine:
         for future in left:
             future.set_exception(ActorDiedError(self.label, "its process died, and it was started again"))
 
-    def _goes_on(self, error: Exception, failed: int) -> bool:
+    def _goes_on(self, error: Exception, failed: int, late: int) -> bool:
         """Whether a request that failed is to be sent again; where that is of no use, calls fail.
 
         Args:
             failed: How often it has failed by now.
+            late: How often its answer did not come in time, since something else was wrong with it.
         """
         self._address = None
+        if late >= _TRIES:
+            self._fail(FrayError(_too_late(self.label)))
+            return False
         if isinstance(error, AnsweredError) and failed >= _TRIES:
             self._fail(error)
             return False
@@ -256,7 +265,8 @@ class ActorLine:
         for pause in poll_delays(shortest=0.05, longest=0.5):
             if self._address is not None:
                 return self._address
-            for endpoint in self.iris.endpoints(f"{self.job}/{ENDPOINT}", exact=True):
+            # One that renews many actors (`wait` is False) waits long for none.
+            for endpoint in self.iris.endpoints(f"{self.job}/{ENDPOINT}", exact=True, patient=wait):
                 self._address = str(endpoint["address"])
                 return self._address
             if not wait or not self._lives():
@@ -277,6 +287,27 @@ class ActorLine:
         error = "" if answer is None else answer[0].get("error", "")
         self.die(f"{_GONE}: {error}" if error else _GONE)
         return False
+
+
+def _is_late(error: BaseException) -> bool:
+    """Whether an answer did not come in time: as Iris's client says it, or the system."""
+    code = getattr(error, "code", None)
+    return isinstance(error, TimeoutError) or getattr(code, "name", "") == "DEADLINE_EXCEEDED"
+
+
+def _time_for(late: int) -> float:
+    """Return the seconds of a request; from the second late answer on each try has twice as many.
+
+    Not from the first: after each try Iris is asked whether the actor's worker is lost.
+    """
+    return _LONGEST * (1 << max(0, min(late, _TRIES - 1) - 1))
+
+
+def _too_late(label: str) -> str:
+    return (
+        f"{label} did not answer in {_TRIES} tries, of which the last took {_time_for(_TRIES):g} s: a result "
+        "or an argument is too large for the network, or a method keeps the actor's process from answering"
+    )
 
 
 def _new_caller() -> str:

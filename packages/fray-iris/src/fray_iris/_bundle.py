@@ -7,15 +7,59 @@ from pathlib import Path
 
 from fray.backend import workspace_files
 
+_LIMIT = 25 << 20  # bytes of the archive, as Iris has it
+_CHUNK = 1 << 20
+_NAMED = 5  # files in an error
+_GONE = (FileNotFoundError, NotADirectoryError)  # deleted since it was listed
+
 
 def zipped(workspace: Path) -> bytes:
-    """Return the files of a workspace, those of a snapshot, as Iris's workers unpack them."""
+    """Return the files of a workspace, those of a snapshot, as Iris's workers unpack them.
+
+    Raises:
+        ValueError: They are more than Iris takes, compressed; found out before all are read.
+    """
     packed = io.BytesIO()
-    # A time before 1980 is none that an archive can have.
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
-        for name, path in _files(workspace.resolve()):
-            archive.write(path, name)
+    files = list(_files(workspace.resolve()))
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, path in files:
+            _add(archive, packed, name, path)
+            if packed.tell() > _LIMIT:
+                raise ValueError(_too_large(workspace, files))
+    if packed.tell() > _LIMIT:  # with its list of names
+        raise ValueError(_too_large(workspace, files))
     return packed.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, packed: io.BytesIO, name: Path, path: Path) -> None:
+    """Add a file; one that was deleted meanwhile is left out, and of one that is too large the rest."""
+    try:
+        # A time before 1980 is none that an archive can have.
+        about = zipfile.ZipInfo.from_file(path, name, strict_timestamps=False)
+        source = path.open("rb")
+    except _GONE:
+        return
+    about.compress_type = zipfile.ZIP_DEFLATED
+    with source, archive.open(about, "w") as target:
+        while (chunk := source.read(_CHUNK)) and packed.tell() <= _LIMIT:
+            target.write(chunk)
+
+
+def _too_large(workspace: Path, files: list[tuple[Path, Path]]) -> str:
+    largest = sorted(((_size(path), name) for name, path in files), reverse=True)[:_NAMED]
+    listed = ", ".join(f"{name} ({size / (1 << 20):.1f} MB)" for size, name in largest)
+    return (
+        f"the files of the workspace {workspace} are more than the {_LIMIT >> 20} MB, compressed, that Iris "
+        f"takes along with a job; the largest are {listed}: exclude what the job does not need in a "
+        ".gitignore, which holds for files that git does not track; let the job read large data from a store"
+    )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _files(workspace: Path) -> Iterator[tuple[Path, Path]]:

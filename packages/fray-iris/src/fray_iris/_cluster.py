@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fray import FrayError
+from fray import ClusterUnavailableError, FrayError
 from fray.backend import (
     FAMILY,
     ClusterCapabilities,
@@ -33,7 +33,7 @@ from fray.cluster import (
     JobRequest,
     ResourceConfig,
 )
-from fray_iris._connection import AlreadyThere, Iris
+from fray_iris._connection import AlreadyThere, Iris, RefusedError
 from fray_iris._endpoints import found, registration
 from fray_iris._ids import IrisTask, iris_name, keyed_id, root_of
 from fray_iris._reading import JobReader
@@ -41,8 +41,7 @@ from fray_iris._requests import IrisLaunch, check_request, launch_of
 from fray_iris._stopping import await_ends, stop_replicas
 
 _INTERVAL = 0.25
-_AT_ONCE = 8  # jobs that are requested side by side
-_FORGETS = 4096  # jobs whose requests are remembered here
+_ARRIVES_WITHIN = (0.5, 1.5, 3.0)  # seconds between looks for a job whose launch was not answered
 
 
 class IrisCluster(ClusterBase):
@@ -139,6 +138,11 @@ class IrisCluster(ClusterBase):
         """Return what Iris calls a job: for its own program, and its page."""
         return iris_name(self.user, job_id)
 
+    def own_job(self) -> str | None:
+        """Return what Iris calls the job of this process; None outside of jobs, and in another cluster's."""
+        inside = self._parent()
+        return None if inside is None else self.iris_name(inside)
+
     def diagnose(self) -> list[Finding]:
         """Check that the controller answers, and has workers; for `fray doctor`."""
         try:
@@ -206,6 +210,27 @@ class IrisCluster(ClusterBase):
             # The answer to a first try may have been lost; who made an id alone need not ask.
             if plan.job_id in self._agreed and not self._has_launched(made.request):
                 raise
+        except RefusedError:
+            raise
+        except ClusterUnavailableError as error:
+            if not self._arrived(made.request, error):
+                raise
+
+    def _arrived(self, request: Mapping[str, Any], error: ClusterUnavailableError) -> bool:
+        """Whether a launch that was not answered has arrived all the same.
+
+        Args:
+            error: What it raised; notes what to do where this cannot be found out.
+        """
+        try:
+            for pause in _ARRIVES_WITHIN:
+                if self._has_launched(request):
+                    return True
+                time.sleep(pause)
+            return self._has_launched(request)
+        except ClusterUnavailableError:
+            error.add_note(f"Whether it launched {request['name']} is not known: look for it with fray list")
+            return False
 
     def _has_launched(self, request: Mapping[str, Any]) -> bool:
         """Whether the job of a name is that of this very request, which is noted with a word of its own."""

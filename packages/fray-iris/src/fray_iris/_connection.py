@@ -9,7 +9,9 @@ import importlib
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from fray import ClusterUnavailableError, FrayError, UnsupportedError
@@ -23,7 +25,15 @@ _INSTALL = (
 _TOO_OLD = "client is too old"
 _PAGE = 500
 _PAUSES = (0.1, 0.3, 1.0, 2.0)  # before a controller that is away is asked again, seconds
+_OUTAGE, _LONGEST_PAUSE = 120.0, 5.0
+"""Seconds for which a controller that has answered before may be away, and between two requests meanwhile."""
+_READS = ("get_", "list_", "fetch_")  # how the requests begin that change nothing
+_BYTES_A_SECOND = 1 << 19  # that a launch is given time for, beside what every request has
 _LINES = 5000  # of a log that are requested at once
+
+
+class GoneError(KeyError):
+    """Iris has nothing of this name: there was none, or it has removed it."""
 
 
 class AlreadyThere(Exception):  # noqa: N818 - an answer, and no fault
@@ -37,6 +47,9 @@ class RefusedError(ClusterUnavailableError):
 class Iris:
     """A connection to a controller; it connects at its first use, and any thread may use it.
 
+    A controller that never answered is reported after a few seconds, because its address may be wrong. One
+    that has answered is requested to read for two minutes more, so that its restart ends nobody who waits.
+
     Args:
         controller: The address, e.g. `http://10.0.0.5:10000`.
         token: What the controller knows its user by; None for the variable IRIS_TOKEN, if there is one.
@@ -47,6 +60,7 @@ class Iris:
         self.controller, self._token, self._timeout = controller, token, timeout
         self._lock = threading.Lock()
         self._made: tuple[Any, Any] | None = None
+        self._answered = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Iris, (self.controller, self._token, self._timeout)
@@ -68,14 +82,16 @@ class Iris:
         if bundle is not None:
             message.bundle_blob = bundle
         message.client_revision_date = _revision_date()
-        return str(self._ask("launch_job", message).job_id)
+        size = sum(map(len, files.values())) + len(bundle or b"")
+        timeout = self._timeout + size / _BYTES_A_SECOND
+        return str(self._ask("launch_job", message, timeout=timeout).job_id)
 
     def status(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
         """Return a job's status and the request that it was launched with; None where there is none."""
         messages = _load("iris.rpc.controller_pb2").Controller
         try:
             answer = self._ask("get_job_status", messages.GetJobStatusRequest(job_id=name))
-        except KeyError:
+        except GoneError:
             return None
         return _plain(answer.job), _plain(answer.request)
 
@@ -84,6 +100,9 @@ class Iris:
 
         Args:
             whole: With all attempts: Iris returns these for one task at a time.
+
+        Raises:
+            GoneError: There is no such job.
         """
         messages = _load("iris.rpc.controller_pb2").Controller
         listed = self._ask("list_tasks", messages.ListTasksRequest(job_id=name)).tasks
@@ -119,7 +138,7 @@ class Iris:
         )
         try:
             answer = self._ask("exec_in_container", request, timeout=timeout + self._timeout)
-        except (FrayError, KeyError):  # it has ended meanwhile, its worker is gone, or Iris may not
+        except (FrayError, KeyError, ValueError):  # it has ended, its worker is gone, or Iris may not
             return None
         return None if answer.error else int(answer.exit_code)
 
@@ -142,6 +161,8 @@ class Iris:
         """Register an endpoint of a task's attempt; returns its id."""
         messages = _load("iris.rpc.controller_pb2").Controller
         message = _parsed(endpoint, messages.RegisterEndpointRequest())
+        if hasattr(message, "endpoint_id"):  # older versions of Iris have no such field
+            message.endpoint_id = str(uuid.uuid4())  # so that a second try registers it no second time
         return str(self._ask("register_endpoint", message).endpoint_id)
 
     def unregister(self, endpoint_id: str) -> None:
@@ -149,10 +170,15 @@ class Iris:
         messages = _load("iris.rpc.controller_pb2").Controller
         self._ask("unregister_endpoint", messages.UnregisterEndpointRequest(endpoint_id=endpoint_id))
 
-    def endpoints(self, prefix: str, *, exact: bool = False) -> list[Mapping[str, Any]]:
-        """Return the endpoints whose names begin so, or are this."""
+    def endpoints(self, prefix: str, *, exact: bool = False, patient: bool = True) -> list[Mapping[str, Any]]:
+        """Return the endpoints whose names begin so, or are this.
+
+        Args:
+            patient: Whether to wait for a controller that has answered before, and is away.
+        """
         messages = _load("iris.rpc.controller_pb2").Controller
-        answer = self._ask("list_endpoints", messages.ListEndpointsRequest(prefix=prefix, exact=exact))
+        request = messages.ListEndpointsRequest(prefix=prefix, exact=exact)
+        answer = self._ask("list_endpoints", request, patient=patient)
         return [_plain(endpoint) for endpoint in answer.endpoints]
 
     def workers(self) -> list[Mapping[str, Any]]:
@@ -205,28 +231,53 @@ class Iris:
             for client in self._made:
                 client.close()
 
-    def _ask(self, method: str, request: Any, timeout: float | None = None) -> Any:
+    def _ask(self, method: str, request: Any, timeout: float | None = None, *, patient: bool = True) -> Any:
         controller, _ = self._clients()
         limit = {} if timeout is None else {"timeout_ms": int(timeout * 1000)}
-        return self._called(method, lambda: getattr(controller, method)(request, **limit))
+        return self._called(method, lambda: getattr(controller, method)(request, **limit), patient=patient)
 
-    def _called(self, method: str, call: Callable[[], Any]) -> Any:
+    def _called(self, method: str, call: Callable[[], Any], *, patient: bool = True) -> Any:
         errors, code = _load("connectrpc.errors"), _load("connectrpc.code").Code
-        # The controller passes on requests for logs, and gives its log server ten seconds.
-        away = {code.UNAVAILABLE, *([code.DEADLINE_EXCEEDED] if method == "fetch_logs" else [])}
-        for pause in (*_PAUSES, None) if method != "exec_in_container" else (None,):
+        began = time.monotonic()
+        for failed in count():
             try:
-                return call()
+                answer = call()
             except errors.ConnectError as error:
-                if pause is None or error.code not in away:
+                # These two come from a controller of Iris alone; others come from any server.
+                self._answered = self._answered or error.code in (code.NOT_FOUND, code.ALREADY_EXISTS)
+                waited = time.monotonic() - began if patient else _OUTAGE
+                pause = None
+                if error.code in (code.UNAVAILABLE, code.DEADLINE_EXCEEDED):
+                    late = error.code is code.DEADLINE_EXCEEDED
+                    pause = self._pause(method, failed, waited, late=late)
+                if pause is None:
                     raise self._translated(method, error, code) from error
                 time.sleep(pause)
+            else:
+                self._answered = True
+                return answer
         raise AssertionError  # the last try returns or raises
+
+    def _pause(self, method: str, failed: int, waited: float, *, late: bool) -> float | None:
+        """Return the seconds after which a request that failed is sent again; None if it is not.
+
+        Args:
+            failed: How often it has failed before.
+            waited: Seconds since it was sent first.
+            late: Whether its answer did not come in time; else the controller was not reached.
+        """
+        # What registers is a task, which has the address of its controller from Iris itself.
+        known = (self._answered and method.startswith(_READS)) or method == "register_endpoint"
+        if known and waited < _OUTAGE:
+            return _PAUSES[failed] if failed < len(_PAUSES) else _LONGEST_PAUSE
+        # The controller passes on requests for logs, and gives its log server ten seconds.
+        repeated = method != "exec_in_container" and (not late or method == "fetch_logs")
+        return _PAUSES[failed] if repeated and failed < len(_PAUSES) else None
 
     def _translated(self, method: str, error: Any, code: Any) -> Exception:
         message = str(error.message)
         if error.code is code.NOT_FOUND:
-            return KeyError(message)
+            return GoneError(message)
         if error.code is code.ALREADY_EXISTS:
             return AlreadyThere(message)
         if _TOO_OLD in message:

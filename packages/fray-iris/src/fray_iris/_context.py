@@ -10,9 +10,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
-from fray import create_context, get_job_context
+from fray import FrayError, create_context, get_job_context
 from fray.backend import (
     FAMILY,
     ContextBase,
@@ -217,8 +218,21 @@ class IrisContext(ContextBase):
 
     def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
         """See `JobContext.shutdown`. Named actors that this made end with it, unless they are detached."""
-        self._actors.end(wait_for_calls=wait and not cancel_pending)
-        self._inner.shutdown(wait, cancel_pending)
+        try:
+            self._actors.end(wait_for_calls=wait and not cancel_pending)
+        finally:
+            self._inner.shutdown(wait, cancel_pending)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, traceback)
+        except FrayError as failure:
+            if error is None:
+                raise
+            # The exception of the block is what its reader looks for.
+            error.add_note(f"The end of the context failed as well: {failure}")
 
     @property
     def _closed(self) -> bool:  # type: ignore[override]

@@ -19,8 +19,8 @@ class IrisLog:
 
     Args:
         key: What Iris calls the log.
-        ended: True where the attempt said that it has ended, False where it ended without a word; None where
-            it is not known to have ended.
+        ended: True where the attempt said that it has ended, a short time ago; False where it ended without a
+            word, or its last line would have come; None where it is not known to have ended.
     """
 
     def __init__(self, iris: Iris, key: str, ended: Callable[[], bool | None]) -> None:

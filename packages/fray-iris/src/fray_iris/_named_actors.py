@@ -1,26 +1,42 @@
 """The named actors of a namespace: each a job of Iris, found by the name that this makes of the actor's."""
 
+import contextlib
 import hashlib
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from typing import Any
 
-from fray import ActorAlreadyExistsError, ActorDiedError, ActorNotFoundError, UnsupportedError
+from fray import (
+    ActorAlreadyExistsError,
+    ActorDiedError,
+    ActorNotFoundError,
+    FrayError,
+    JobNotFoundError,
+    UnsupportedError,
+)
 from fray.backend import callable_name, dumps, is_generator_function, map_in_threads
-from fray.cluster import CpuConfig, Entrypoint, GpuConfig, JobId, JobRequest, ResourceConfig
+from fray.cluster import (
+    CpuConfig,
+    Entrypoint,
+    EnvironmentConfig,
+    GpuConfig,
+    JobId,
+    JobRequest,
+    ResourceConfig,
+)
 from fray.job import ActorOptions, Lifetime, actor_methods
 from fray_iris._actor_host import OWNER_SILENT, Owner, host_actor
 from fray_iris._actor_line import end_lines
 from fray_iris._actors import IrisActor, found_actor
 from fray_iris._cluster import IrisCluster
-from fray_iris._connection import AlreadyThere
+from fray_iris._connection import AlreadyThere, GoneError
 from fray_iris._states import ENDED_JOBS
 
-_BEATS_AT_ONCE = 32  # actors that are notified side by side
+_AT_ONCE = 32  # actors that are notified, or ended, side by side
 _RESERVED = frozenset({"CPU", "GPU", "memory"})  # by the job of an actor
 _TRIES = 20  # generations of one name that are tried, where others make the same actor at the same time
 
@@ -49,21 +65,24 @@ class NamedActors:
         label = f"{callable_name(cls)} {options.name!r}"
         methods = {name: is_generator_function(method) for name, method in actor_methods(cls).items()}
         made = dumps((cls, args, kwargs), f"an argument of {callable_name(cls)}()")
+        owner = self._owner(options)
         for _ in range(_TRIES):
-            latest = self._latest(options.name)
+            # One listing says both what lives and which number is next. If others have launched since, its
+            # number is taken, and Iris refuses the name.
+            jobs = self._jobs(options.name)
+            latest = _living(jobs)
             if latest is not None:
                 if not options.get_if_exists:
                     raise ActorAlreadyExistsError(options.name)
                 return IrisActor(self.cluster.iris, latest, label, methods)
-            job_id = JobId(f"{self._prefix(options.name)}{self._generation(options.name)}")
-            request = self._request(made, options, label, methods)
+            job_id = JobId(f"{self._prefix(options.name)}{_next_generation(jobs)}")
+            request = _request(made, options, label, methods, owner)
             try:
                 self.cluster.launch_as(request, job_id)
             except AlreadyThere:
                 continue  # another was faster: the actor is its
             actor = IrisActor(self.cluster.iris, self.cluster.iris_name(job_id), label, methods)
-            if options.lifetime is not Lifetime.DETACHED:
-                self._keep(actor)
+            self._keep(actor, owner)
             return actor
         raise ActorDiedError(label, f"its job ended {_TRIES} times while others made it")
 
@@ -73,7 +92,7 @@ class NamedActors:
         Raises:
             ActorNotFoundError: There is none.
         """
-        latest = self._latest(name)
+        latest = _living(self._jobs(name))
         found = None if latest is None else found_actor(self.cluster.iris, latest)
         if found is None:
             raise ActorNotFoundError(name)
@@ -85,79 +104,107 @@ class NamedActors:
         _of_tasks.pop(actor.job, None)
         end_lines(actor.iris, actor.job, "it was killed")
         job_id = actor.job.partition("/")[2].partition("/")[2]
-        self.cluster.terminate(job_id, grace=0.0)
+        with contextlib.suppress(JobNotFoundError, GoneError):  # it has ended, and Iris has removed it
+            self.cluster.terminate(job_id, grace=0.0)
 
     def end(self, *, wait_for_calls: bool) -> None:
-        """End the actors that were made here, but for detached ones."""
+        """End the actors that were made here, but for detached ones.
+
+        Raises:
+            FrayError: One could not be ended; the others were.
+        """
         own, self._own = list(self._own.values()), {}
-        if wait_for_calls:
-            wait([future for actor in own for future in actor.line.pending()])
-        for actor in own:
+        try:
+            if wait_for_calls:
+                wait([future for actor in own for future in actor.line.pending()])
+        finally:
+            # Side by side: a controller that is away holds up each.
+            failures = map_in_threads(self._killed, own, _AT_ONCE, "fray-iris-kill")
+        for failure in filter(None, failures):
+            raise failure
+
+    def _killed(self, actor: IrisActor) -> Exception | None:
+        try:
             self.kill(actor)
+        except (FrayError, ValueError) as error:  # with what Iris refuses
+            return error
+        return None
 
     def renew(self) -> None:
         """Let the actors that were made here know that this program lives."""
         _renew(self._own)
 
-    def _request(
-        self, made: bytes, options: ActorOptions, label: str, methods: dict[str, bool]
-    ) -> JobRequest:
-        amounts = options.resources
-        gpus = int(amounts.get("GPU", 0))
-        resources = ResourceConfig(
-            cpu=amounts.get("CPU") or 0.1,
-            ram=int(amounts.get("memory", 512 << 20)),
-            preemptible=options.preemptible,
-            device=GpuConfig(count=gpus) if gpus else CpuConfig(),
-        )
-        owner = Owner()
-        if options.lifetime is not Lifetime.DETACHED:
-            inside = os.environ.get("FRAY_JOB_ID")
-            owner = Owner(self.cluster.iris_name(inside)) if inside else Owner(program=True)
-        return JobRequest(
-            f"actor-{options.name}",
-            Entrypoint.from_callable(host_actor, [made, options, label, methods, owner]),
-            resources=resources,
-            backend={name: given for name, given in options.backend.items() if name == "iris"},
-            max_retries_failure=options.max_restarts,
-            max_retries_preemption=options.max_restarts,
-        )
+    def _owner(self, options: ActorOptions) -> Owner:
+        """Return for whom an actor lives: a job of this Iris, or this program, which may be another's job."""
+        if options.lifetime is Lifetime.DETACHED:
+            return Owner()
+        job = self.cluster.own_job()
+        return Owner(program=True) if job is None else Owner(job)
 
     def _prefix(self, name: str) -> str:
         digest = hashlib.sha256(f"{self.namespace}/{name}".encode()).hexdigest()[:12]
         return f"{JobId.new(f'actor-{name}').rpartition('-')[0][:60]}-{digest}-"
-
-    def _latest(self, name: str) -> str | None:
-        """Return what Iris calls the job of the living actor of a name."""
-        for job in self._jobs(name):
-            if job.get("state") not in ENDED_JOBS:
-                return str(job["job_id"])
-        return None
-
-    def _generation(self, name: str) -> int:
-        """Return a number behind those of all actors of this name: Iris has the name of a job once."""
-        return 1 + max((int(job["job_id"].rpartition("-")[2]) for job in self._jobs(name)), default=0)
 
     def _jobs(self, name: str) -> list[Any]:
         prefix = self.cluster.iris_name(self._prefix(name))
         depth = prefix.count("/")
         return [job for job in self.cluster.iris.jobs(prefix) if job["job_id"].count("/") == depth]
 
-    def _keep(self, actor: IrisActor) -> None:
-        if self._owns:
+    def _keep(self, actor: IrisActor, owner: Owner) -> None:
+        """Let an actor live as long as its owner; a job is looked up in Iris by the actor itself."""
+        if self._owns and (owner.program or owner.job):
             self._own[actor.job] = actor
+        if owner.program and self._owns:
             self._beat()
-        elif not os.environ.get("FRAY_JOB_ID"):
+        elif owner.program:
             _keep_for_tasks(actor)
 
     def _beat(self) -> None:
-        """Let the actors of this program know that it lives; those of a job query Iris."""
-        if not self._beating and not os.environ.get("FRAY_JOB_ID"):
+        """Let the actors of this program know that it lives."""
+        if not self._beating:
             self._beating = True
             beat = threading.Thread(
                 target=_beat, args=[weakref.ref(self)], name="fray-iris-alive", daemon=True
             )
             beat.start()
+
+
+def _living(jobs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return what Iris calls the one of an actor's jobs that lives."""
+    for job in jobs:
+        if job.get("state") not in ENDED_JOBS:
+            return str(job["job_id"])
+    return None
+
+
+def _next_generation(jobs: Sequence[Mapping[str, Any]]) -> int:
+    """Return a number behind those of all jobs of an actor: Iris has the name of a job once."""
+    return 1 + max((int(job["job_id"].rpartition("-")[2]) for job in jobs), default=0)
+
+
+def _request(
+    made: bytes, options: ActorOptions, label: str, methods: dict[str, bool], owner: Owner
+) -> JobRequest:
+    """Return the job of an actor."""
+    amounts = options.resources
+    gpus = int(amounts.get("GPU", 0))
+    resources = ResourceConfig(
+        cpu=amounts.get("CPU") or 0.1,
+        ram=int(amounts.get("memory", 512 << 20)),
+        preemptible=options.preemptible,
+        device=GpuConfig(count=gpus) if gpus else CpuConfig(),
+    )
+    # The job registers itself, which a controller that authenticates does for its users alone.
+    token = os.environ.get("IRIS_TOKEN")
+    return JobRequest(
+        f"actor-{options.name}",
+        Entrypoint.from_callable(host_actor, [made, options, label, methods, owner]),
+        resources=resources,
+        environment=EnvironmentConfig(env_vars={"IRIS_TOKEN": token}) if token else None,
+        backend={name: given for name, given in options.backend.items() if name == "iris"},
+        max_retries_failure=options.max_restarts,
+        max_retries_preemption=options.max_restarts,
+    )
 
 
 def _check_resources(options: ActorOptions) -> None:
@@ -214,7 +261,7 @@ def _beat_for_tasks() -> None:
 
 
 def _renew(actors: dict[str, IrisActor]) -> None:
-    map_in_threads(lambda actor: actor.line.renew(), list(actors.values()), _BEATS_AT_ONCE, "fray-iris-renew")
+    map_in_threads(lambda actor: actor.line.renew(), list(actors.values()), _AT_ONCE, "fray-iris-renew")
 
 
 def _forget() -> None:

@@ -1,13 +1,14 @@
 """Jobs as Iris has them, read: their states, what was noted at their launches, and their logs."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from fray.backend import LogSource, map_in_threads, with_request
-from fray.cluster import JobId, JobInfo
-from fray_iris._connection import Iris
+from fray.cluster import JobId, JobInfo, TaskStatus
+from fray_iris._connection import GoneError, Iris
 from fray_iris._ids import IrisTask, iris_name, is_job_id, job_id_of
 from fray_iris._logs import EmptyLog, IrisLog
 from fray_iris._requests import about_of
@@ -15,6 +16,8 @@ from fray_iris._states import attempts_that_said_their_end, job_info, seconds_of
 
 _AT_ONCE = 8  # jobs that are requested side by side
 _FORGETS = 4096  # jobs whose requests are remembered here
+# Seconds after the end of an attempt; more than a worker needs, because its clock and this one may differ.
+_LOG_COMES_WITHIN = 600.0
 
 
 class JobReader:
@@ -39,7 +42,10 @@ class JobReader:
         if answer is None:
             return None
         job, request = answer
-        return self._read(JobId(job_id), job, self._keep(job_id, job, about_of(request)))
+        try:
+            return self._read(JobId(job_id), job, self._keep(job_id, job, about_of(request)))
+        except GoneError:  # Iris has removed it meanwhile
+            return None
 
     def described(self, info: JobInfo) -> JobInfo:
         """Add what was noted of a job at its launch, and the jobs that it launched."""
@@ -63,9 +69,15 @@ class JobReader:
             if (job_id := job_id_of(self._user(), job["job_id"])) is not None
             and (parent is None or job_id.parent == parent)
         ]
-        return map_in_threads(
-            lambda each: self._read(each[0], each[1], self._about(*each)), jobs, _AT_ONCE, "fray-iris"
-        )
+        rows = map_in_threads(lambda each: self._row(*each), jobs, _AT_ONCE, "fray-iris")
+        return [row for row in rows if row is not None]
+
+    def _row(self, job_id: JobId, job: Mapping[str, Any]) -> JobInfo | None:
+        """Return the state of a job that was listed; None if Iris has removed it meanwhile."""
+        try:
+            return self._read(job_id, job, self._about(job_id, job))
+        except GoneError:
+            return None
 
     def log(self, job_id: str, replica: int | None, attempt: int) -> LogSource:
         """Return the log of an attempt (from 1) to read from."""
@@ -86,8 +98,9 @@ class JobReader:
         said = attempts_that_said_their_end(tasks) if about else set()
         for task in info.tasks:
             latest = task.attempt + (info.finished or task.status.finished)
+            recent = {each.attempt for each in (*task.previous, task) if _is_recent(each)}
             self._ended |= {
-                (job_id, task.replica, attempt): (task.replica, attempt) in said
+                (job_id, task.replica, attempt): (task.replica, attempt) in said and attempt in recent
                 for attempt in range(1, latest)
             }
         return info
@@ -106,3 +119,9 @@ class JobReader:
                 self._abouts.clear()
             self._abouts[job_id] = seconds_of(job.get("submitted_at")), about
         return about
+
+
+def _is_recent(attempt: TaskStatus) -> bool:
+    """Whether the last line of an attempt may be on its way; later it has come, or Iris has dropped it."""
+    ended = attempt.finished_at
+    return ended is None or time.time() - ended < _LOG_COMES_WITHIN

@@ -40,12 +40,16 @@ class Ended(NamedTuple):
 
 def how_it_ended(state: str, error: str, exit_code: int, report: Mapping[str, Any]) -> Ended:
     """Translate the end of an attempt; the replica's own report wins over Iris's state."""
+    ended = _as_iris_says(state, error, exit_code)
+    if not report or state not in ("TASK_STATE_FAILED", "TASK_STATE_KILLED"):
+        return ended
+    message = _text(report.get("message"))
+    return _reported(report, message) or ended._replace(message=message or ended.message)
+
+
+def _as_iris_says(state: str, error: str, exit_code: int) -> Ended:
     if state == "TASK_STATE_SUCCEEDED":
         return Ended(JobStatus.SUCCEEDED, ExitReason.EXITED, 0)
-    if report and state in ("TASK_STATE_FAILED", "TASK_STATE_KILLED"):
-        reason = ExitReason(report["reason"])
-        status = JobStatus.STOPPED if reason is ExitReason.STOPPED else JobStatus.FAILED
-        return Ended(status, reason, report.get("exit_code"), report.get("message"))
     if state == "TASK_STATE_FAILED":
         return _failed(error, exit_code)
     if state == "TASK_STATE_KILLED" or error.startswith(_PEER):
@@ -55,6 +59,25 @@ def how_it_ended(state: str, error: str, exit_code: int, report: Mapping[str, An
     if state == "TASK_STATE_UNSCHEDULABLE":
         return Ended(JobStatus.FAILED, ExitReason.COULD_NOT_START, None, error or "no worker could run it")
     return Ended(JobStatus.PENDING if state in _WAITING else JobStatus.RUNNING)
+
+
+def _reported(report: Mapping[str, Any], message: str | None) -> Ended | None:
+    """Read a replica's own report; None if its reason is missing, or that of a later version of Fray."""
+    try:
+        reason = ExitReason(report.get("reason", ""))
+    except ValueError:
+        return None
+    status = JobStatus.STOPPED if reason is ExitReason.STOPPED else JobStatus.FAILED
+    code = report.get("exit_code")
+    return Ended(status, reason, code if _is_int(code) else None, message)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _failed(error: str, exit_code: int) -> Ended:
@@ -92,7 +115,10 @@ def _attempt(replica: int, attempt: Mapping[str, Any], said: Mapping[str, Any]) 
     number = int(attempt.get("attempt_id", 0))
     of_this = said if said.get("attempt") == number else {}
     error = attempt.get("error", "")
-    report = end_of(error) or of_this.get("ended") or {}
+    said_end = of_this.get("ended")
+    report = end_of(error) or (said_end if isinstance(said_end, Mapping) else {})
+    ports = of_this.get("ports")
+    known_ports = ports.items() if isinstance(ports, Mapping) else ()
     ended = how_it_ended(attempt.get("state", ""), error, int(attempt.get("exit_code", 0)), report)
     return TaskStatus(
         replica=replica,
@@ -103,7 +129,7 @@ def _attempt(replica: int, attempt: Mapping[str, Any], said: Mapping[str, Any]) 
         error_message=ended.message,
         started_at=seconds_of(attempt.get("started_at")),
         finished_at=seconds_of(attempt.get("finished_at")),
-        ports=of_this.get("ports", {}),
+        ports={name: port for name, port in known_ports if _is_int(port)},
     )
 
 

@@ -1,0 +1,133 @@
+"""The jobs of named actors, as a controller gets them: their names, their variables, and their ends."""
+
+import json
+from typing import Any
+
+import pytest
+from fake_controller import Code, ConnectError, FakeController
+
+from fray import (
+    ActorAlreadyExistsError,
+    ClusterUnavailableError,
+    ContextClosedError,
+    UnsupportedError,
+    create_cluster,
+    create_context,
+)
+from fray.job import ActorOptions
+
+SPEC = "iris?controller=http://nowhere&user=ada&tasks=threadpool&shared_files=true&namespace=here"
+
+
+class Counter:
+    """Is never called here."""
+
+
+def living(controller: FakeController) -> list[str]:
+    return [name for name, job in controller.jobs.items() if job.state == "JOB_STATE_RUNNING"]
+
+
+@pytest.mark.parametrize("get_if_exists", [True, False])
+def test_two_that_make_one_actor_at_the_same_time_have_one(
+    controller: FakeController, get_if_exists: bool
+) -> None:
+    others: list[str] = []
+
+    def another_is_faster(method: str, request: Any) -> None:
+        if method == "list_jobs" and not others:
+            others.append(f"{request.query.job_id_prefix}1")
+            controller.add(others[0])
+
+    controller.after = another_is_faster
+    with create_context(SPEC) as context:
+        if get_if_exists:
+            context.create_actor(Counter, name="one", get_if_exists=True)
+        else:
+            with pytest.raises(ActorAlreadyExistsError):
+                context.create_actor(Counter, name="one")
+        assert living(controller) == others
+
+
+def refuse_to_end(name: str) -> Any:
+    def refuse(method: str, request: Any) -> None:
+        if method == "terminate_job" and name in request.job_id:
+            raise ConnectError(Code.PERMISSION_DENIED, "not yours")
+
+    return refuse
+
+
+def test_an_actor_that_cannot_be_ended_keeps_no_other_and_nothing_open(controller: FakeController) -> None:
+    context = create_context(SPEC)
+    for name in ("first", "second", "third"):
+        context.create_actor(Counter, name=name)
+    controller.before = refuse_to_end("-first-")
+    with pytest.raises(ClusterUnavailableError, match="not yours"):
+        context.shutdown()
+    assert [name.partition("-")[2].partition("-")[0] for name in living(controller)] == ["first"]
+    with pytest.raises(ContextClosedError):
+        context.run(len, "abc")
+
+
+def test_the_exception_of_a_program_is_not_hidden_by_the_end_of_its_actors(
+    controller: FakeController,
+) -> None:
+    def fail() -> None:
+        with create_context(SPEC) as context:
+            context.create_actor(Counter, name="first")
+            controller.before = refuse_to_end("-first-")
+            raise ValueError("the program's own")
+
+    with pytest.raises(ValueError, match="the program's own") as raised:
+        fail()
+    assert "not yours" in str(raised.value.__notes__)
+
+
+def test_an_actor_that_iris_has_removed_has_ended(controller: FakeController) -> None:
+    with create_context(SPEC) as context:
+        context.create_actor(Counter, name="first")
+        controller.jobs.clear()
+        controller.tasks.clear()
+
+
+def test_an_actor_has_the_token_of_its_maker(
+    controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with create_context(SPEC) as context:
+        context.create_actor(Counter, name="without")
+        monkeypatch.setenv("IRIS_TOKEN", "hunter2")
+        context.create_actor(Counter, name="with")
+        without, with_token = (each.environment.env_vars for each in controller.requests.values())
+    assert "IRIS_TOKEN" not in without
+    assert with_token["IRIS_TOKEN"] == "hunter2"
+    (requested,) = (each for name, each in controller.requests.items() if "-with-" in name)
+    requested.pop("environment")
+    assert "hunter2" not in json.dumps(requested, default=repr)
+
+
+def test_a_job_of_another_cluster_is_no_job_of_this_one(
+    controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster: Any = create_cluster("iris", controller="http://nowhere", user="ada")
+    assert cluster.own_job() is None
+    monkeypatch.setenv("FRAY_JOB_ID", "local-job-1a2b3c")
+    assert cluster.own_job() is None
+    controller.add("/ada/local-job-1a2b3c")
+    assert cluster.own_job() == "/ada/local-job-1a2b3c"
+
+
+def test_what_an_actor_reserves_is_asked_of_iris_or_refused(controller: FakeController) -> None:
+    with create_context(SPEC) as context:
+
+        def make(**options: Any) -> None:
+            context.create_actor(Counter, options=ActorOptions(name="one", **options))
+
+        with pytest.raises(UnsupportedError, match=r"actor 'one' asks for 0\.5 GPUs"):
+            make(resources={"GPU": 0.5})
+        with pytest.raises(UnsupportedError, match="'one' cannot reserve licence on Iris: it has CPU, GPU,"):
+            make(resources={"licence": 1})
+        assert not controller.requests
+        backend = {"iris": {"priority_band": "production"}, "ray": {"num_gpus": 1}}
+        make(resources={"GPU": 1}, backend=backend)
+        (requested,) = controller.requests.values()
+    assert requested.resources.device.gpu["count"] == 1
+    assert requested.priority_band == "PRIORITY_BAND_PRODUCTION"
