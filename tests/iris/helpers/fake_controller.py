@@ -54,6 +54,7 @@ class FakeController:
         self.tasks: dict[str, list[Message]] = {}
         self.logs: dict[str, list[str]] = {}
         self.endpoints: dict[str, Message] = {}
+        self.lease: int | None = None  # milliseconds for which an endpoint is registered
         self.asked: list[str] = []
         self.timeouts: dict[str, float] = {}  # in seconds, of the latest request of each kind
         # Of each request, and of each that is done; what they raise is the answer.
@@ -115,7 +116,12 @@ class FakeController:
 
     def on_register_endpoint(self, request: Message) -> Message:
         self.endpoints[request.endpoint_id] = request
-        return Message(endpoint_id=request.endpoint_id)
+        lease = {} if self.lease is None else {"lease_duration": {"milliseconds": str(self.lease)}}
+        return Message(endpoint_id=request.endpoint_id, **lease)
+
+    def on_unregister_endpoint(self, request: Message) -> Message:
+        self.endpoints.pop(request.endpoint_id, None)
+        return Message()
 
     def on_fetch_logs(self, request: Message) -> Message:
         lines = self.logs.get(request.source, [])

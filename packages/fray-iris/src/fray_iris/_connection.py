@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any
 
 from fray import ClusterUnavailableError, FrayError, UnsupportedError
+from fray_iris._endpoint_leases import EndpointLeases, lease_of
 
 _INSTALL = (
     "fray-iris needs Iris (the distribution marin-iris) in this environment, of a build that your controller "
@@ -61,6 +62,7 @@ class Iris:
         self._lock = threading.Lock()
         self._made: tuple[Any, Any] | None = None
         self._answered = False
+        self._leases = EndpointLeases()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Iris, (self.controller, self._token, self._timeout)
@@ -158,15 +160,20 @@ class Iris:
     # --- endpoints ---
 
     def register(self, endpoint: Mapping[str, Any]) -> str:
-        """Register an endpoint of a task's attempt; returns its id."""
+        """Register an endpoint of a task's attempt for as long as this process lives; returns its id."""
         messages = _load("iris.rpc.controller_pb2").Controller
         message = _parsed(endpoint, messages.RegisterEndpointRequest())
         if hasattr(message, "endpoint_id"):  # older versions of Iris have no such field
             message.endpoint_id = str(uuid.uuid4())  # so that a second try registers it no second time
-        return str(self._ask("register_endpoint", message).endpoint_id)
+        answer = self._ask("register_endpoint", message)
+        endpoint_id, seconds = str(answer.endpoint_id), lease_of(_plain(answer))
+        if seconds is not None:
+            self._leases.keep(endpoint_id, seconds, lambda: self._ask("register_endpoint", message))
+        return endpoint_id
 
     def unregister(self, endpoint_id: str) -> None:
         """Remove an endpoint."""
+        self._leases.drop(endpoint_id)
         messages = _load("iris.rpc.controller_pb2").Controller
         self._ask("unregister_endpoint", messages.UnregisterEndpointRequest(endpoint_id=endpoint_id))
 
