@@ -87,14 +87,15 @@ def test_a_task_registers_its_server_across_an_outage_and_once(
     assert [each.name for each in controller.endpoints.values()] == [f"{NAME}/server"]
 
 
+def late_launch(method: str, request: Any) -> None:
+    if method == "launch_job":
+        raise ConnectError(Code.DEADLINE_EXCEEDED, "the launch is late")
+
+
 def test_a_launch_whose_answer_is_late_has_launched(
     cluster: Any, controller: FakeController, outage: Outage
 ) -> None:
-    def loses_the_answer(method: str, request: Any) -> None:
-        if method == "launch_job":
-            raise ConnectError(Code.DEADLINE_EXCEEDED, "the answer is late")
-
-    controller.after = loses_the_answer
+    controller.after = late_launch
     job_id = cluster.launch(JobRequest("late", TRUE))
     assert list(controller.jobs) == [f"/ada/{job_id}"]
     assert cluster.poll(job_id).status is JobStatus.RUNNING
@@ -103,12 +104,8 @@ def test_a_launch_whose_answer_is_late_has_launched(
 def test_a_launch_that_was_lost_on_its_way_fails(
     cluster: Any, controller: FakeController, outage: Outage
 ) -> None:
-    def loses_the_request(method: str, request: Any) -> None:
-        if method == "launch_job":
-            raise ConnectError(Code.DEADLINE_EXCEEDED, "the request is late")
-
-    controller.before = loses_the_request
-    with pytest.raises(ClusterUnavailableError, match="the request is late"):
+    controller.before = late_launch
+    with pytest.raises(ClusterUnavailableError, match="the launch is late"):
         cluster.launch(JobRequest("lost", TRUE))
     outage.begin(3600.0)
     controller.before = outage.fail

@@ -19,15 +19,16 @@ from fray.testing.cluster import until
 
 CODE = """
 import os, signal, sys, time
-me = FOLDER + "/" + os.environ["FRAY_REPLICA_ID"]
+me, parent = FOLDER + "/" + os.environ["FRAY_REPLICA_ID"], os.getppid()
 def save(*_):
-    while not os.path.exists(me + ".may-end"):
+    while not os.path.exists(me + ".may-end") and os.getppid() == parent:
         time.sleep(0.02)
     open(me + ".saved", "w").close()
     sys.exit(1)
 signal.signal(signal.SIGTERM, save)
 open(me + ".up", "w").close()
-time.sleep(600)
+while os.getppid() == parent:  # a test that fails kills that alone
+    time.sleep(0.02)
 """
 
 

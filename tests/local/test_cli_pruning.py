@@ -54,15 +54,21 @@ def test_what_goes_is_what_the_dry_run_said(job: str, state_dir: Path) -> None:
     assert not (state_dir / "jobs" / job).exists()
 
 
+def read_the_question(terminal: int) -> bytes:
+    """Return what a terminal shows, when it asks."""
+    shown = b""
+    while b"[y/N]" not in shown:
+        shown += os.read(terminal, 4096)
+    return shown
+
+
 @pytest.mark.parametrize(("reply", "left"), [("n", 2), ("y", 0)])
 def test_on_a_terminal_it_asks_first(job: str, reply: str, left: int) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "fray", "prune", "--older-than", "0s"]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as cli:
         os.close(theirs)
-        shown = b""
-        while b"[y/N]" not in shown:
-            shown += os.read(ours, 4096)
+        shown = read_the_question(ours)
         os.write(ours, f"{reply}\n".encode())
         cli.wait(timeout=30)
     os.close(ours)
@@ -78,15 +84,26 @@ def test_it_asks_where_only_its_output_is_piped(job: str) -> None:
     command = [sys.executable, "-m", "fray", "prune", "--older-than", "0s"]
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs) as cli:
         os.close(theirs)
-        shown = b""
-        while b"[y/N]" not in shown:
-            shown += os.read(ours, 4096)
+        read_the_question(ours)
         os.write(ours, b"n\n")
         assert cli.stdout is not None
         assert b"1 jobs, 0 environments" in cli.stdout.read()
     os.close(ours)
     assert cli.returncode == 1
     assert len(answer("list")) == 2
+
+
+def test_what_ends_while_it_asks_is_not_removed_unseen(job: str) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "fray", "prune", "--older-than", "0s"]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs) as cli:
+        os.close(theirs)
+        read_the_question(ours)
+        fray("run", "--name", "later", "--", "true")
+        os.write(ours, b"y\n")
+        assert cli.wait(timeout=30) == 0
+    os.close(ours)
+    assert [each["name"] for each in answer("list")] == ["later"]
 
 
 def test_rm_takes_the_beginning_of_an_id_and_refuses_what_runs(job: str) -> None:
