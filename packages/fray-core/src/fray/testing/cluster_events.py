@@ -47,6 +47,7 @@ class JobEventsContract(ListeningFixtures, ClusterFixtures):
     def test_the_replicas_of_a_sweep_have_its_name(self, told: Told, cluster: Cluster) -> None:
         if not getattr(cluster, "capabilities", ClusterCapabilities()).sweeps:
             self.moot("capabilities.sweeps")
+            return
         requests = [JobRequest("told", Entrypoint.from_callable(abs, [number])) for number in range(2)]
         sweep = cluster.launch_many(requests)
         cluster.wait(sweep, timeout=self.PATIENCE)
