@@ -24,6 +24,8 @@ class Mine:
         Mine.made.append(self)
     def shutdown(self) -> None:
         self.ended = True
+        if self.size == 666:
+            raise OSError("the disk is full")
 """
 
 
@@ -123,6 +125,17 @@ def test_what_was_made_for_the_process_is_shut_down_with_it() -> None:
     made = get_job_context()
     end_current()
     assert made.ended is True  # type: ignore[attr-defined]
+
+
+def test_one_that_cannot_be_shut_down_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    for size in (1, 666, 2):
+        monkeypatch.setenv("FRAY_CONTEXT_SPEC", f"mine?size={size}")
+        made.append(get_job_context())
+    made.append(fray.current_cluster())
+    with pytest.raises(OSError, match="the disk is full"):
+        end_current()
+    assert [each.ended for each in made] == [True] * 4
 
 
 def test_auto_is_the_current_one(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:

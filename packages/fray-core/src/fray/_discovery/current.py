@@ -119,11 +119,12 @@ class _Current:
     def close_made(self) -> None:
         with self._lock:
             made, self._made = list(self._made.values()), {}
-        for thing in made:
-            shutdown = getattr(thing, "shutdown", None)
-            # One that is closed has ended, or is not to be waited for: the program has failed, say.
-            if shutdown is not None and not getattr(thing, "_closed", False):
-                shutdown()
+        with contextlib.ExitStack() as shutdowns:  # each is called, although another one raises
+            for thing in made:
+                shutdown = getattr(thing, "shutdown", None)
+                # One that is closed has ended, or is not to be waited for: the program has failed, say.
+                if shutdown is not None and not getattr(thing, "_closed", False):
+                    shutdowns.callback(shutdown)
 
     def free_lock(self) -> None:
         """In a forked child: another thread may have held the lock."""
@@ -151,8 +152,10 @@ os.register_at_fork(after_in_child=_clusters.free_lock)
 
 def close_made() -> None:
     """Shut down the contexts and clusters that were made because they were current."""
-    _contexts.close_made()
-    _clusters.close_made()
+    try:
+        _contexts.close_made()
+    finally:
+        _clusters.close_made()
 
 
 def create_context(
