@@ -234,10 +234,15 @@ def test_a_key_of_somebody_else_is_left_alone(redis_server: RedisServer) -> None
 # --- URLs, users, TLS ---
 
 
-def test_a_url_with_a_password_is_refused_and_not_repeated() -> None:
-    with pytest.raises(SpecError, match="FRAY_REDIS_PASSWORD") as caught:
-        open_queue("redis://me:hush-hush@127.0.0.1/0?queue=q")
-    assert "hush-hush" not in str(caught.value)
+@pytest.mark.parametrize("password", ["hush-hush", "hush/hush", "hush?hush", "hush@hush"])
+def test_a_url_with_a_password_is_refused_and_not_repeated(password: str) -> None:
+    for url in (f"redis://me:{password}@127.0.0.1/0", f"redis://:{password}@127.0.0.1"):
+        with pytest.raises(SpecError, match="FRAY_REDIS_PASSWORD") as caught:
+            RedisQueue[Any](url, "q")
+        assert "hush" not in str(caught.value)
+
+
+def test_a_url_that_is_no_address_is_refused() -> None:
     for url in ("redis://host:port/0", "redis://host/zero", "redis://host:6379/-1"):
         with pytest.raises(SpecError, match="is not a Redis address"):
             open_queue(url)

@@ -520,13 +520,17 @@ def test_a_password_on_a_command_line_or_in_a_file_for_all_is_refused(
 ) -> None:
     from fray.testing.command_line import main
 
-    file = tmp_path / "engine-url"
+    file, slashed = tmp_path / "engine-url", tmp_path / "slashed"
     file.write_text("redis://:hush-hush@127.0.0.1:1/0")
+    slashed.write_text("postgresql://me:hush-hush/x@127.0.0.1:1/db")
     file.chmod(0o644)
+    slashed.chmod(0o644)
     for arguments, why in (
         (["--engine", "redis://me:hush-hush@127.0.0.1:1/0"], "must hold no password"),
         (["--engine", "postgresql://me:hush-hush@127.0.0.1:1/db"], "must hold no password"),
+        (["--engine", "redis://me:hush-hush/x@127.0.0.1:1/0"], "must hold no password"),
         (["--engine-file", str(file)], "chmod 600"),
+        (["--engine-file", str(slashed)], "chmod 600"),
         (["--engine", "redis://127.0.0.1:1/0", "--store", str(tmp_path)], "--store"),
         (["--engine", "redis://127.0.0.1:1/0", "--engine-file", str(file)], "one of them"),
     ):
@@ -536,18 +540,20 @@ def test_a_password_on_a_command_line_or_in_a_file_for_all_is_refused(
         assert "hush-hush" not in told
 
 
+@pytest.mark.parametrize("password", ["hush-hush", "hush/hush"])
 def test_the_engine_may_be_named_by_the_environment_with_its_password(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], password: str
 ) -> None:
     from fray.testing.command_line import main
 
     monkeypatch.setenv("FRAY_REDIS_PASSWORD", "before")  # so that it is put back
-    monkeypatch.setenv("FRAY_QUEUE_ENGINE", "redis://:hush-hush@127.0.0.1:1/0")
+    monkeypatch.setenv("FRAY_QUEUE_ENGINE", f"redis://:{password}@127.0.0.1:1/0")
     assert main(["queue", "serve"]) == 1
+    assert os.environ["FRAY_REDIS_PASSWORD"] == password
     told = "".join(capsys.readouterr())
     assert "127.0.0.1:1" in told
     assert "engine does not answer" in told
-    assert "hush-hush" not in told
+    assert "hush" not in told
 
 
 def test_a_server_needs_the_rights_of_an_admin_and_no_more(

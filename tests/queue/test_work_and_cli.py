@@ -373,15 +373,18 @@ def test_what_a_command_writes_is_the_reply_and_how_it_failed_is_an_error(
 ) -> None:
     url = f"sqlite:{tmp_path}/q.db"
     with SqliteQueue[str](tmp_path / "q.db", max_attempts=1) as queue:
-        good, bad = queue.push_many(["good", "bad"], reply=True)
+        good, bad, ended = queue.push_many(["good", "bad", "ended"], reply=True)
         queue.push("nobody asks")
         script = tmp_path / "script"
-        script.write_text('#!/bin/sh\necho "$1: 1"\necho "$1: 2"\n[ "$1" = bad ] && exit 3\nexit 0\n')
+        ends = '[ "$1" = bad ] && exit 3\n[ "$1" = ended ] && kill -35 $$\nexit 0\n'
+        script.write_text(f'#!/bin/sh\necho "$1: 1"\necho "$1: 2"\n{ends}')
         script.chmod(0o700)
         assert main(["queue", "work", url, "--stop-when-empty", "--", str(script), "{}"]) == 0
         assert good.result(timeout=30) == "good: 1\ngood: 2"
         with pytest.raises(RuntimeError, match="script ended with exit code 3"):
             bad.result(timeout=30)
+        with pytest.raises(RuntimeError, match="script was ended by signal 35"):  # it has no name
+            ended.result(timeout=30)
         assert "nobody asks: 1\nnobody asks: 2\n" in capfd.readouterr().out
 
 

@@ -17,6 +17,7 @@ from fray.backend import descendants, kill_until_gone
 from fray_queue._cli.access import Access, open_at, reaching
 from fray_queue._cli.command_pipes import exchange
 from fray_queue._work.command_orphans import OrphanKiller
+from fray_queue._work.endings import ending_of
 
 _PLACE = "{}"  # of the item in a command's arguments
 
@@ -88,7 +89,7 @@ class Command:
         if not in_time:
             raise CommandFailedError(f"{self._arguments[0]} ran for more than {self._time_limit:g} s")
         if process.returncode:
-            raise CommandFailedError(f"{self._arguments[0]} {_ending(process.returncode)}")
+            raise CommandFailedError(f"{self._arguments[0]} {ending_of(process.returncode)}")
         answer = output.decode(self._encoding, errors="replace")
         return answer.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
 
@@ -119,10 +120,6 @@ class Command:
 def _kill(process: "subprocess.Popen[bytes]") -> None:
     kill_until_gone(lambda: [] if process.poll() is not None else [process.pid, *descendants(process.pid)])
     process.wait()
-
-
-def _ending(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def text_of(item: Any) -> str:

@@ -2,9 +2,10 @@
 
 import os
 from pathlib import Path
-from urllib.parse import unquote
 
 import click
+
+from fray_queue._passwords import parted
 
 VARIABLE = "FRAY_QUEUE_ENGINE"
 _PASSWORDS = {"redis": "FRAY_REDIS_PASSWORD", "postgres": "PGPASSWORD"}
@@ -25,7 +26,7 @@ def engine_of(url: str | None, file: Path | None) -> str | None:
     text = file.read_text().strip() if file is not None else os.environ.get(VARIABLE, "").strip()
     if not text:
         return None
-    plain, password = _parted(text)
+    plain, password = parted(text)
     if password is not None:
         if file is not None and file.stat().st_mode & 0o077:
             raise click.UsageError(f"{str(file)!r} holds a password, and others may read it: chmod 600 it")
@@ -33,14 +34,3 @@ def engine_of(url: str | None, file: Path | None) -> str | None:
             if plain.startswith(scheme):
                 os.environ[variable] = password
     return plain
-
-
-def _parted(url: str) -> tuple[str, str | None]:
-    """Return a URL without its password, and that."""
-    scheme, separator, rest = url.partition("://")
-    network, slash, path = rest.partition("/")
-    who, at, hosts = network.rpartition("@")
-    user, colon, password = who.partition(":")
-    if not colon:
-        return url, None
-    return f"{scheme}{separator}{user}{at if user else ''}{hosts}{slash}{path}", unquote(password)

@@ -15,6 +15,7 @@ from fray import SpecError, UnsupportedError
 from fray.backend import readable
 from fray_queue._engines.store import TransientError
 from fray_queue._errors import AccessRefusedError, QueueFullError, QueueVersionError
+from fray_queue._passwords import refuse_password
 
 R = TypeVar("R")
 _CONNECT_SECONDS = 5
@@ -65,12 +66,8 @@ def check_url(url: str) -> str:
     Raises:
         SpecError: It has one, or names no server.
     """
+    refuse_password(url, "PGPASSWORD or PGPASSFILE")
     parts = urlsplit(url)
-    if ":" in parts.netloc.rpartition("@")[0] or "password" in parts.query:
-        raise SpecError(
-            "the URL of a queue must hold no password, as URLs are logged; set PGPASSWORD or PGPASSFILE "
-            "in the environment, and the user's name may stay"
-        )
     if parts.scheme not in ("postgresql", "postgres"):
         raise SpecError(
             f"{url!r} is not a PostgreSQL address; it is postgresql://user@host:5432/db?queue=name"

@@ -19,6 +19,7 @@ from redis.retry import Retry
 from fray import FrayError, SpecError
 from fray_queue._engines.store import TransientError
 from fray_queue._errors import AccessRefusedError, LimitError, QueueFullError
+from fray_queue._passwords import refuse_password
 from fray_queue._redis.scripts import Script
 
 PORT = 6379
@@ -48,14 +49,10 @@ class RedisAddress:
     @classmethod
     def of(cls, url: str) -> "RedisAddress":
         """Read `redis://host:6379/0`, or `redis://one,other:6379/0` where one takes the other's place."""
+        refuse_password(url, PASSWORD)
         scheme, _, rest = url.partition("://")
         network, _, path = rest.partition("/")
         user, _, hosts = network.rpartition("@")
-        if ":" in user:
-            raise SpecError(
-                f"the URL of a queue must hold no password, as URLs are logged; set {PASSWORD} "
-                "in the environment, and the user's name may stay"
-            )
         nodes = tuple(_node(host) for host in hosts.split(","))
         if scheme not in ("redis", "rediss") or not all(nodes) or not (path or "0").isdecimal():
             raise SpecError(

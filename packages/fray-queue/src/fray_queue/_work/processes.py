@@ -11,7 +11,6 @@ import logging
 import os
 import pickle
 import secrets
-import signal
 import socket
 import struct
 import subprocess
@@ -33,6 +32,7 @@ from fray.backend import (
     with_variable,
 )
 from fray_queue._work.calls import Call, Function, ItemResult, failure, is_awaited, waiting_in_thread
+from fray_queue._work.endings import ending_of
 
 _log = logging.getLogger("fray.queue")
 _LENGTH = struct.Struct(">Q")
@@ -121,7 +121,7 @@ class InProcess:
             except (OSError, EOFError) as error:
                 self._end()
                 if taken or is_last or self._killed is call:
-                    raise WorkerDiedError(f"the worker process {_how(process.returncode)}") from error
+                    raise WorkerDiedError(f"the worker process {ending_of(process.returncode)}") from error
                 call.started = None  # until the next worker is there
             except BaseException:  # no memory for its answer, say: the rest of that is not for the next call
                 self._end()
@@ -189,13 +189,6 @@ def _kill(process: "subprocess.Popen[bytes]", tag: str) -> None:
         return own or with_variable(_VARIABLE, tag)
 
     kill_until_gone(living)
-
-
-def _how(code: int | None) -> str:
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
 
 
 def _unpacked(packed: bytes, good: bool, *, awaited: bool) -> ItemResult:
