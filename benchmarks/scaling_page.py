@@ -35,8 +35,8 @@ class Machine:
 
 
 MACHINES = (
-    Machine("laptop: 16 GiB, 250 GB", 8 * GIB, 4_000, 250e9, 16e6),
-    Machine("server: 256 GiB, 2 TB", 128 * GIB, 32_000, 2e12, 128e6),
+    Machine("laptop (16 GiB, 250 GB)", 8 * GIB, 4_000, 250e9, 16e6),
+    Machine("server (256 GiB, 2 TB)", 128 * GIB, 32_000, 2e12, 128e6),
 )
 RUNS_OUT = {
     "memory": "memory",
@@ -154,7 +154,9 @@ def written(result: dict[str, Any]) -> str:
     return TEMPLATE.read_text(encoding="utf-8").format(
         date=result["date"][:10],
         machine=result["machine"],
-        processes=" or ".join(f"{machine.processes:,.0f} processes" for machine in MACHINES),
+        machines=" and ".join(
+            f"a {machine.name} with {machine.processes:,.0f} processes of one user" for machine in MACHINES
+        ),
         slopes=slopes_table(slopes),
         record_files=f"{slopes['jobs_records.files']:.0f}",
         actor_process=_bytes(slopes["actors_process.memory"]),

@@ -39,7 +39,7 @@ class Connection:
         if address is not None and address.startswith("ray://"):
             raise UnsupportedError(
                 f"RayContext is part of a cluster and cannot join through Ray Client ({address}); "
-                "run the program there, as a job: fray run --cluster ray?address=http://HOST:8265 -- ..."
+                "run the program there, as a job: fray run --cluster 'ray?address=http://HOST:8265' -- ..."
             )
         self._address, self._namespace, self._local = address, namespace, local
         self._owned_dir: str | None = None

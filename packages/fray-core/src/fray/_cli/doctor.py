@@ -150,7 +150,7 @@ def _machine() -> Iterator[Finding]:
         check="uv",
         health=Health.OK if uv else Health.WARNING,
         found=uv or "not on the PATH",
-        advice="" if uv else "jobs with --pip, --extra or --python need it: pip install 'fray-local[uv]'",
+        advice="" if uv else "jobs with --pip, --extra, --group or --python need it: pip install uv",
     )
 
 
