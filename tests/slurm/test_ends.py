@@ -2,13 +2,16 @@
 
 import json
 import re
+import shutil
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fray import ClusterUnavailableError
+from fray.backend import JOB_VARIABLE
 from fray.cluster import (
     Cluster,
     ExitReason,
@@ -19,6 +22,7 @@ from fray.cluster import (
     ResourceConfig,
     create_cluster,
 )
+from fray.job import register_endpoint
 from fray.testing.cluster import launch, program, until
 from fray_slurm import SlurmError
 from fray_slurm.testing import RecordedSlurm
@@ -149,6 +153,18 @@ def test_a_job_that_nobody_knows_is_lost_and_it_says_why(cluster: Cluster, recor
     assert len(recorded.calls("sacct")) == 1  # which said that it keeps no accounts
 
 
+def test_a_job_that_left_the_queue_is_lost_where_there_is_no_sacct(
+    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "recorded"
+    (programs / "sacct").unlink()
+    for name in ("cat", "env"):  # which the recorded commands call
+        (programs / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(programs))
+    info = polled(cluster, launch(cluster, program("pass")))
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+
+
 def test_a_job_is_not_lost_because_the_accounts_answer_slowly(
     cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path
 ) -> None:
@@ -182,6 +198,56 @@ def test_an_end_is_remembered_when_slurm_has_forgotten_it(cluster: Cluster, reco
         lambda: not cluster.poll(other).finished and len(recorded.calls("squeue")) > asked, "it is asked", 10
     )
     assert cluster.poll(info.job_id) == info
+
+
+def test_the_end_of_a_job_is_not_that_of_another_which_got_its_number(
+    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path
+) -> None:
+    """As where slurmctld has lost its state, and numbers begin again."""
+    before = launch(cluster, program("pass"), "before")
+    recorded.says("squeue", f"77|TIMEOUT|1:00|TimeLimit|{before}\n")
+    assert polled(cluster, before).tasks[0].reason is ExitReason.TIMED_OUT
+    job_id = launch(cluster, program("pass"))
+    recorded.says("squeue", f"77|RUNNING|1:00|None|{job_id}\n")
+    allocation = tmp_path / "records" / job_id / "slurm" / "allocation.json"
+    for variables in ({}, {"SLURM_JOB_ID": "77"}):  # before it has started, and after
+        allocation.write_text(json.dumps({"variables": variables}))
+        until(lambda: cluster.poll(job_id).warnings, "the queue is asked again", 10)
+    assert cluster.poll(before).tasks[0].reason is ExitReason.TIMED_OUT
+
+
+@pytest.mark.parametrize("what", ["job", "sweep"])
+def test_a_job_that_another_process_launched_is_not_lost_where_slurm_was_last_asked_before(
+    recorded: RecordedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    shift = shifted_clock(monkeypatch)
+    spec = f"slurm?root={tmp_path}/records"
+    watching, other = create_cluster(spec), create_cluster(spec)
+    first = launch(watching, program("pass"))
+    recorded.says("squeue", "77|RUNNING|1:00|None\n")
+    for _ in range(10):  # nothing changes: it asks every thirty seconds in the end
+        assert not watching.poll(first).finished
+        shift(40)
+    assert not watching.poll(first).finished
+    recorded.says("sbatch", "78\n")
+    request = JobRequest("job", program("pass"))
+    job_id = other.launch(request) if what == "job" else other.launch_many([request] * 2)
+    tasks = ("",) if what == "job" else ("_0", "_1")
+    recorded.says(
+        "squeue",
+        "".join(f"{number}|RUNNING|1:00|None\n" for number in ("77", *(f"78{task}" for task in tasks))),
+    )
+    for _ in range(6):
+        info = watching.poll(job_id)
+        assert not info.finished, info
+        shift(5)
+
+
+def shifted_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return what lets seconds pass at once."""
+    now, passed = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now() + sum(passed))
+    return passed.append
 
 
 @pytest.mark.parametrize(
@@ -339,12 +405,7 @@ def test_a_job_that_was_requeued_is_stopped_though_nobody_can_be_asked(
 ) -> None:
     """Its supervisor was on a node that was taken away; from here, nobody sees whether it lives."""
     job_id = launch(cluster, program("pass"))
-    record = tmp_path / "records" / job_id
-    status = json.loads((record / "status.json").read_text())
-    status |= {"status": "running", "started_at": time.time()}
-    status["tasks"][0] |= {"status": "running", "attempt": 1}
-    (record / "status.json").write_text(json.dumps(status))
-    (record / "lock").write_text(json.dumps({"host": "n9", "boot": "another"}).ljust(1024))
+    runs_elsewhere(tmp_path / "records" / job_id)
     recorded.says("squeue", "77|PENDING|1:00|BeginTime\n")
     with ThreadPoolExecutor(1) as threads:
         stopped = threads.submit(cluster.terminate, job_id)
@@ -352,6 +413,62 @@ def test_a_job_that_was_requeued_is_stopped_though_nobody_can_be_asked(
         recorded.says("squeue", "77|CANCELLED by 1|1:00|None\n")
         stopped.result(20)
     assert cluster.poll(job_id).status is JobStatus.STOPPED
+
+
+def runs_elsewhere(record: Path) -> None:
+    """Let the record of a job say that its first attempt runs, on a host that this one cannot ask."""
+    status = json.loads((record / "status.json").read_text())
+    status |= {"status": "running", "started_at": time.time()}
+    status["tasks"][0] |= {"status": "running", "attempt": 1}
+    (record / "status.json").write_text(json.dumps(status))
+    (record / "lock").write_text(json.dumps({"host": "n9", "boot": "another"}).ljust(1024))
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_terminate_comes_back_from_a_job_that_slurm_cannot_end(
+    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, final: bool
+) -> None:
+    """As on a node that hangs. The record says that the job was stopped, or that it runs there."""
+    job_id = launch(cluster, program("pass"))
+    if not final:
+        runs_elsewhere(tmp_path / "records" / job_id)
+    recorded.says("squeue", "77|COMPLETING|1:00|None\n")
+    recorded.says("scontrol", "JobId=77 JobState=COMPLETING NodeList=n5\n")
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: 60 * now())
+    says = "job 77 on n5 .*COMPLETING"
+    comes_back = (
+        pytest.warns(RuntimeWarning, match=says)
+        if final
+        else pytest.raises(ClusterUnavailableError, match=says)
+    )
+    with ThreadPoolExecutor(1) as threads:
+        stopped = threads.submit(cluster.terminate, job_id)
+        try:
+            with comes_back:
+                stopped.result(60)
+        finally:
+            recorded.says("squeue", "")
+    assert cluster.poll(job_id).finished is final
+    assert "scancel 77" in recorded.calls("scancel")
+
+
+@pytest.mark.parametrize("queue", ["77|PENDING|1:00|BeginTime", "77|NODE_FAIL|1:00|None"])
+def test_a_server_that_slurm_has_taken_away_is_no_endpoint(
+    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str
+) -> None:
+    """Its supervisor ended with its host, and the record says that it runs."""
+    job_id = launch(cluster, program("pass"))
+    runs_elsewhere(tmp_path / "records" / job_id)
+    recorded.says("squeue", "77|RUNNING|1:00|None\n")
+    with monkeypatch.context() as replica:
+        replica.setenv("FRAY_JOB_ID", job_id)
+        replica.setenv(JOB_VARIABLE, str(tmp_path / "records" / job_id))
+        register_endpoint("server", "10.0.0.5:8000")
+    assert [each.name for each in cluster.endpoints()] == ["server"]
+    recorded.says("squeue", f"{queue}\n")
+    until(lambda: cluster.poll(job_id).status is not JobStatus.RUNNING, "it is asked again", 10)
+    assert cluster.endpoints() == []
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"variables": {}}'])

@@ -1,6 +1,7 @@
 """Run Slurm's commands. Every call of one is here, so that they can be counted."""
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,12 +88,12 @@ class SlurmClient:
         return read_queue(self._run(command))
 
     def accounts(self, jobs: Iterable[str], since: float) -> dict[str, SlurmJob]:
-        """Return what the accounting has of jobs: one call; nothing on a cluster that keeps none.
+        """Return what the accounting has of jobs: one call; nothing where none is kept, or without `sacct`.
 
         Args:
             since: Seconds since the epoch; without a start, sacct begins at midnight.
         """
-        if not self._accounting:
+        if not self._accounting or shutil.which("sacct") is None:
             return {}
         start = _local_time(since)
         command = ["sacct", "-X", "--parsable2", "--noheader", f"--format={ACCOUNT_FORMAT}"]

@@ -1,9 +1,11 @@
 """Jobs on a Slurm cluster: a record in a folder that its nodes share, and a batch script for each."""
 
 import contextlib
+import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -28,18 +30,20 @@ from fray.backend import (
 )
 from fray.cluster import (
     DirectoryCluster,
+    Endpoint,
     EnvironmentConfig,
     GpuConfig,
     JobId,
     JobPlan,
     JobRequest,
+    JobStatus,
     Pruned,
     ResourceConfig,
     TpuConfig,
 )
 from fray_slurm._allocation import FOLDER
 from fray_slurm._arrays import arrays_of_replicas
-from fray_slurm._client import SlurmClient
+from fray_slurm._client import SlurmClient, SlurmError
 from fray_slurm._diagnosis import check_slurm
 from fray_slurm._ending import SlurmEnd
 from fray_slurm._jobs import ENVIRONMENTS, has_run, members_of
@@ -51,7 +55,7 @@ from fray_slurm._settings import SlurmSettings, native_options
 from fray_slurm._states import WAITING
 
 _AT_ONCE = 16  # members of a sweep that are stopped side by side
-_AWAY_WITHIN = 120.0  # seconds for which slurmctld may be away while jobs are stopped
+_AWAY_WITHIN = 120.0  # seconds for which slurmctld may be away while jobs are stopped, or a node may hang
 _SETTLES_WITHIN = 30.0  # seconds in which the members of a sweep that is stopped write their ends
 _ENDS_WITHIN = 30.0  # seconds after which a job that does not end is cancelled
 
@@ -183,6 +187,22 @@ class SlurmCluster(SlurmLaunches):
         finally:
             self._options.pop(plan.job_id, None)
 
+    def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:
+        """See `Cluster.endpoints`. A supervisor that Slurm ended with its host could not delete its own."""
+        return [each for each in super().endpoints(prefix, everywhere=everywhere) if self._serves(each)]
+
+    def _serves(self, endpoint: Endpoint) -> bool:
+        """Whether Slurm still runs what registered an endpoint, by its last answer."""
+        try:
+            info = self._state(self._records.find(endpoint.job_id).of_replica(endpoint.replica))
+        except JobNotFoundError:  # removed meanwhile
+            return False
+        # The record says that it runs, Slurm that it waits again. An attempt that is not written yet runs.
+        requeued = info.status is JobStatus.PENDING and any(
+            task.status is JobStatus.RUNNING for task in info.tasks
+        )
+        return not info.finished and not requeued
+
     # --- the end ---
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
@@ -277,11 +297,11 @@ class SlurmCluster(SlurmLaunches):
         One question to Slurm for all of them. A number that another job has by now is left alone.
         """
         names = self._names_by_number(records)
-        started = time.monotonic()
+        started, first_cancelled_at = time.monotonic(), math.inf
         cancelled_at = started + _ENDS_WITHIN
-        for pause in poll_delays(shortest=0.05, longest=0.5):
+        for pause in poll_delays(shortest=0.05, longest=5.0):
             try:
-                left = self._unfinished(names).values()
+                left = list(self._unfinished(names).values())
             except ClusterUnavailableError as error:
                 if not self._check_away(records, error, started):
                     return
@@ -290,14 +310,39 @@ class SlurmCluster(SlurmLaunches):
             if not left:
                 self._table.expect_change()
                 return
+            if time.monotonic() - first_cancelled_at > _AWAY_WITHIN:
+                self._leave_to_slurm(records, left)
+                return
             late = time.monotonic() >= cancelled_at
             cancelled = sorted({job.job_id for job in left if late or job.state in WAITING})
             if cancelled:
+                first_cancelled_at = min(first_cancelled_at, time.monotonic())
                 with contextlib.suppress(ClusterUnavailableError):  # the next question says so
                     self._client.cancel(*cancelled)
             if late:
                 cancelled_at += _ENDS_WITHIN
             time.sleep(pause)
+
+    def _leave_to_slurm(self, records: list[JobRecord], left: list[SlurmJob]) -> None:
+        """Warn of jobs that Slurm has cancelled and cannot end, as on a node that hangs.
+
+        Raises:
+            ClusterUnavailableError: A record does not say how its job ended, or Slurm does not even try.
+        """
+        job = left[0]
+        with contextlib.suppress(ClusterUnavailableError, SlurmError):
+            job = self._client.details(job.job_id) or job
+        more = f" (and {len(left) - 1} more)" if left[1:] else ""
+        text = (
+            f"Slurm shows job {job.job_id} on {job.nodes or 'no node'}{more} as {job.state} "
+            f"{_AWAY_WITHIN:g} s after scancel: processes may be left there; Slurm ends them when the node "
+            "answers, or is set down"
+        )
+        if any(each.state != "COMPLETING" for each in left) or not all(
+            each.written().finished for each in records
+        ):
+            raise ClusterUnavailableError(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
 
     def _check_away(self, records: list[JobRecord], error: ClusterUnavailableError, since: float) -> bool:
         """Return whether to continue while slurmctld is away: for what waits in the queue, and for so long.

@@ -25,7 +25,7 @@ from fray_slurm._states import (
     never_submitted,
     pending_reason,
 )
-from fray_slurm._watch import JobTable, found_job
+from fray_slurm._watch import JobTable, Key, found_job
 
 ENVIRONMENTS = ".environments"  # in the folder of records
 _SCAN_SHARE = 20.0  # of the time that a look at many records took, until the next one
@@ -45,9 +45,9 @@ class SlurmJobs(DirectoryCluster):
         super().__init__(spec, root, environments=root / ENVIRONMENTS)
         self._client = client
         self._table = JobTable(client, poll_interval)
-        self._failures: dict[str, SlurmJob] = {}
+        self._failures: dict[Key, SlurmJob] = {}
         self._ended: dict[tuple[str, int], JobInfo] = {}  # members of sweeps, by the run in which they ended
-        self._ended_at: dict[str, float] = {}
+        self._ended_at: dict[Key, float] = {}
         self._scans: dict[Path, tuple[float, JobInfo]] = {}  # of many records: until when each will do
 
     def _info(self, job_id: str) -> JobInfo | None:
@@ -91,11 +91,12 @@ class SlurmJobs(DirectoryCluster):
             return _elsewhere(info, noted["cluster"]) if another else self._unsubmitted(record, info)
         # Of a federation, each cluster may know it.
         name = noted.get("name") if another else _name(record, noted)
-        job = self._table.look(number, info.submitted_at or time.time(), name)
+        key = (number, noted.get("name"))
+        job = self._table.look(key, info.submitted_at or time.time(), name)
         if job is None and another:
             return _elsewhere(info, noted["cluster"])
         if job is None:
-            if not self._table.is_gone(number):
+            if not self._table.is_gone(key):
                 return self._unanswered(info)
             end = forgotten(number, started=_runs(record, number))
         else:
@@ -105,7 +106,7 @@ class SlurmJobs(DirectoryCluster):
                 return self._shown(info, job)
             end = found
         fresh = record.written()
-        if fresh.finished or not self._settled(job, number):
+        if fresh.finished or not self._settled(job, key):
             return fresh
         if not any(task.attempt for task in fresh.tasks):
             end = failed_before(self._predecessors(record.job_id), self._info) or end
@@ -193,16 +194,17 @@ class SlurmJobs(DirectoryCluster):
         """Add the exit code of a batch step that failed, which squeue does not print: one call for each."""
         if job.state != "FAILED" or job.exit_code is not None or not is_of_step(job):
             return job
-        if job.job_id not in self._failures:
+        key = (job.job_id, job.name)
+        if key not in self._failures:
             with contextlib.suppress(ClusterUnavailableError, SlurmError):
-                self._failures[job.job_id] = self._client.details(job.job_id) or job
-        return self._failures.get(job.job_id, job)
+                self._failures[key] = self._client.details(job.job_id) or job
+        return self._failures.get(key, job)
 
-    def _settled(self, job: SlurmJob | None, number: str) -> bool:
+    def _settled(self, job: SlurmJob | None, key: Key) -> bool:
         """Whether a last status that is to come would have come."""
         if job is None or (job.state != "COMPLETED" and job.exit_code != NOT_SUCCEEDED):
             return True
-        since = self._ended_at.setdefault(number, time.monotonic())
+        since = self._ended_at.setdefault(key, time.monotonic())
         return time.monotonic() - since > _SETTLES_WITHIN
 
     def _predecessors(self, job_id: str) -> list[str]:

@@ -30,6 +30,7 @@ class SlurmJob:
         limit: The time limit of its allocation as Slurm writes it, `1-00:00:00`; None where there is none.
         ends_at: When the limit is reached, in seconds since the epoch.
         name: None where it is not printed.
+        nodes: As Slurm lists them, `n[1-2]`; "" where it has none, or they are not printed.
     """
 
     job_id: str
@@ -43,6 +44,7 @@ class SlurmJob:
     limit: str | None = None
     ends_at: float | None = None
     name: str | None = None
+    nodes: str = ""
 
 
 def submitted_id(text: str) -> str | None:
@@ -110,6 +112,7 @@ def read_details(text: str) -> SlurmJob | None:
         preempted=values.get("PreemptTime", "None") not in ("None", "Unknown", "N/A", ""),
         limit=_limit(values.get("TimeLimit", "")),
         ends_at=_moment(values.get("EndTime", "")),
+        nodes=values.get("NodeList", "").replace("(null)", ""),
     )
 
 
