@@ -7,8 +7,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
+from queue_processes import wait_until
 from queue_proxy import SwallowingProxy
 
 from fray import QueueUnavailableError
@@ -225,3 +228,21 @@ def test_a_body_may_take_longer_than_the_timeout_while_it_goes_out() -> None:
         with HttpQueue[bytes](f"http://127.0.0.1:{listener.getsockname()[1]}", "q", timeout=2.0) as queue:
             queue.push(b"x" * (24 << 20))
         thread.join(30)
+
+
+def test_threads_that_come_at_once_leave_no_more_than_some_connections_open() -> None:
+    def sockets() -> int:
+        ends = psutil.Process().net_connections("tcp")
+        return sum(each.status == "ESTABLISHED" and each.raddr.port == server.port for each in ends)
+
+    with HttpQueueServer() as server, ThreadPoolExecutor(40) as pool:
+        queue = server.new_queue("q")
+        pops = [pool.submit(queue.pop, wait=60.0) for _ in range(40)]
+        wait_until(lambda: sockets() >= 40)
+        queue.push_many(range(40))
+        leases = [pop.result(60) for pop in pops]
+        assert sorted(lease.item for lease in leases if lease) == list(range(40))
+        assert sockets() == 32
+        queue.done_many(lease for lease in leases if lease)
+        assert (queue.size(), sockets()) == (0, 32)
+        queue.close()

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import http.client
+import pickle
 import socket
 import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fray.testing.command_line import main
 from fray.testing.queue import ManualClock
 from fray_queue import ForeignHostError, HttpQueue, HttpQueueServer, LimitError, Limits, TokenError
-from fray_queue.testing import ROUTES, Wire, connections_of
+from fray_queue.testing import ROUTES, Wire, connections_of, pack
 
 TOKEN = "s3cret-token"
 AUTHORIZED = {"Authorization": "Bearer of-the-tests"}  # as conftest.py sets it
@@ -184,6 +185,23 @@ def test_a_request_that_comes_after_its_successor_is_not_done() -> None:
         assert ask(server, "POST", "/queues/q/pop", {"Fray-Request": "line/2"}, b"{}")[0] == 200
         assert ask(server, "POST", "/queues/q/pop", {"Fray-Request": "line/1"}, b"{}")[0] == 409
         assert queue.pending() == 1
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_request_that_comes_after_a_successor_which_was_refused_is_not_done_again(
+    stored: bool, tmp_path: Path
+) -> None:
+    body = pack([{"id": "one"}], [pickle.dumps("x")])
+    lost = b'{"item_id": "one", "lease_id": "1.0"}'
+    with HttpQueueServer(store=tmp_path if stored else None) as server:
+        queue = server.new_queue("q")
+        for _ in range(2):
+            assert ask(server, "POST", "/queues/q/push", {"Fray-Request": "line/1"}, body)[0] == 200
+        for _ in range(2):
+            assert ask(server, "POST", "/queues/q/release", {"Fray-Request": "line/2"}, lost)[0] == 409
+        assert ask(server, "POST", "/queues/q/push", {"Fray-Request": "line/1"}, body)[0] == 409
+        assert queue.size() == 1
+        queue.close()
 
 
 def test_a_request_that_failed_is_done_when_it_is_repeated() -> None:

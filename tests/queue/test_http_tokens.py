@@ -17,6 +17,7 @@ import pytest
 
 from fray.queue import HttpQueue, HttpQueueServer, open_queue
 from fray.testing.command_line import main
+from fray.testing.queue import ManualClock
 from fray_queue import TokenError
 
 
@@ -184,6 +185,25 @@ def test_a_pusher_and_a_taker_work_with_what_they_may(tokens: Tokens) -> None:
             queue.push(1)
         with pytest.raises(TokenError):
             HttpQueue[int](server.url, "q", pusher).pop()
+
+
+def test_a_pusher_of_one_queue_reads_no_answer_of_another(tokens: Tokens) -> None:
+    """Ids that were made up: the rows of all queues are in one table."""
+    pusher = tokens.add("pusher", "--role", "push", "--queue", "a")
+    clock = ManualClock()
+    with HttpQueueServer(token="all", tokens=tokens.path, clock=clock) as server:
+        server.new_queue("a")
+        mine, other = HttpQueue[str](server.url, "a", pusher), server.new_queue("b")
+        tag = mine.push("x", reply=True).item_id.partition("-")[0]
+        ticket = other.push("question", reply=True)
+        lease = other.pop()
+        assert lease is not None
+        other.done(lease, result="secret")
+        forged = [f"{tag}-{(beyond << 44) + 1}" for beyond in range(5)][1:]
+        assert {reply.outcome for reply in mine.fetch_replies([*forged, f"{tag}-0"]).values()} == {"gone"}
+        clock.advance(120.0)  # an answer that was fetched would be gone
+        assert ticket.result(timeout=10) == "secret"
+        mine.close()
 
 
 def test_a_removed_token_is_good_for_nothing_at_once(

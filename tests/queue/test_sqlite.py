@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,62 @@ def test_every_history_agrees_with_the_model(tmp_path: Path) -> None:
         return SqliteQueue(tmp_path / "q.db", queue.name, clock=clock)
 
     check_queue_machine(make_queue, clock, reopen=reopen, pickles=True, examples=30, steps=40)
+
+
+def steps_of(queue: SqliteQueue[int], call: Callable[[], Any]) -> int:
+    """Count the instructions of SQLite that a call takes."""
+    connection, steps = queue._opened.store()._store.file.connection, itertools.count()
+    connection.set_progress_handler(lambda: next(steps) < 0, 1)
+    try:
+        call()
+    finally:
+        connection.set_progress_handler(None)
+    return next(steps)
+
+
+def filled_queue(path: Path, many: int) -> SqliteQueue[int]:
+    """Return a queue with items 0, 1, ... in line: two plain ones, `many` with an option, and two plain."""
+    queue: SqliteQueue[int] = SqliteQueue(path)
+    queue.push_many([0, 1])
+    queue.push_many(range(2, many + 2), reply=True)
+    queue.push_many([many + 2, many + 3])
+    return queue
+
+
+def steps_of_work(queue: SqliteQueue[int], many: int) -> list[int]:
+    """Count what calls cost whose next plain item is behind `many` others; what they return is right."""
+    found: list[Any] = []
+    calls: list[Callable[[], Any]] = [
+        *[lambda: found.append(queue.peek()), queue.oldest_seconds, queue.size, queue.pending] * 2,
+        *[lambda: found.append([lease.item for lease in queue.pop_many(2)])] * 2,
+    ]
+    first = [lease.item for lease in queue.pop_many(1)]
+    taken = steps_of(queue, lambda: first.extend(lease.item for lease in queue.pop_many(2)))
+    steps = [taken, *(steps_of(queue, call) for call in calls)]
+    assert (first, found) == ([0, 1, 2], [3, 3, [3, 4], [5, 6]])
+    assert [lease.item for lease in queue.pop_many(many)] == list(range(7, many + 4))
+    return steps
+
+
+def test_a_plain_item_costs_the_same_behind_many_items_with_options_as_behind_few(tmp_path: Path) -> None:
+    steps = []
+    for many in (1000, 5000):
+        with filled_queue(tmp_path / f"{many}.db", many) as queue:
+            steps.append(steps_of_work(queue, many))
+    assert steps[0] == steps[1]
+
+
+def test_a_file_whose_plain_items_have_others_between_them_is_walked_once(tmp_path: Path) -> None:
+    """Such as the release before made."""
+    path, many = tmp_path / "q.db", 2000
+    filled_queue(path, many).close()
+    with apsw.Connection(str(path)) as file:
+        file.execute("DELETE FROM leases WHERE id IN (SELECT id FROM items ORDER BY id DESC LIMIT 2)")
+        file.execute("UPDATE queues SET fresh = 4, returned = ?", (many,))
+    file.close()
+    with SqliteQueue[int](path) as queue:
+        steps = steps_of_work(queue, many)
+    assert sum(each > many for each in steps) <= 1, steps
 
 
 # --- what lasts ---
@@ -410,6 +468,38 @@ def test_an_interrupt_leaves_no_transaction_open_and_no_item_leased(
         with SqliteQueue[str](tmp_path / "q.db", timeout=1) as other:  # as another process
             other.push("other")
         assert [lease.item for lease in queue.pop_many(9)] == ["before", "after", "other"]
+
+
+class InterruptedDeque(deque[Any]):
+    """Is interrupted when its second element was taken out, and before the call returns."""
+
+    taken = 0
+
+    def popleft(self) -> Any:
+        element = super().popleft()
+        self.taken += 1
+        if self.taken == 2:
+            raise KeyboardInterrupt
+        return element
+
+
+def test_an_interrupt_of_one_thread_loses_no_call_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes to the thread that collects what all of them are to commit."""
+    with SqliteQueue[str](tmp_path / "q.db") as queue, ThreadPoolExecutor(2) as pool:
+        queue.push_many("ab")
+        leases, commits, waiting = queue.pop_many(2), queue._opened.store(), InterruptedDeque()
+        monkeypatch.setattr(commits, "_waiting", waiting)
+        with commits.at_work:
+            calls = {lease.item: pool.submit(queue.done, lease) for lease in leases}
+            wait_until(lambda: len(waiting) == 2)
+        failed = {item for item, call in calls.items() if call.exception(30) is not None}
+        assert len(failed) == 1
+        with SqliteQueue[str](tmp_path / "q.db") as other:
+            assert other.size() == 1
+        queue.release(next(lease for lease in leases if lease.item in failed))
+        assert queue.peek() in failed
 
 
 def test_a_queue_can_be_closed_while_other_threads_use_it(tmp_path: Path) -> None:

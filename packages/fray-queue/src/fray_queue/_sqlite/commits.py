@@ -136,6 +136,8 @@ class GroupCommit:
             with self.at_work:
                 if not request.settled:
                     self._check_open()
+                    if request not in self._waiting:  # a thread that took it out was interrupted
+                        self._waiting.append(request)
                     self._commit_all()
                     self._commits += 1
                 commits = self._commits

@@ -73,7 +73,7 @@ def peek(store: QueueStore, queue: QueueRow) -> Taken | None:
 
 
 def first_fresh(store: QueueStore, queue: QueueRow) -> int | None:
-    """Return the row of the first plain item that was never leased."""
+    """Return the row of the first fresh item."""
     if not queue.fresh:
         return None
     found: list[Any] = store.file.connection.execute(

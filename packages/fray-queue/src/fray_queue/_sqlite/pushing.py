@@ -87,8 +87,6 @@ def _insert(
         ),
     )
     queue.pushed += 1
-    if not queue.fresh:
-        queue.cursor = queue.pushed
     queue.bytes += len(payload)
     queue.special |= OPTIONS | (ASKED if options.reply_ttl or key is not None else 0)
     queue.count(state_number(state), 1)

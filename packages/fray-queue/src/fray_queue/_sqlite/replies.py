@@ -80,15 +80,15 @@ def fetch(
             found.append(reply)
             size += len(reply.payload or b"")
             if reply.outcome in ("value", "error"):
-                _note_fetched(store, queue.base + (queue.seq_of_item(item_id) or 0), now)
+                _note_fetched(store, queue, queue.base + (queue.seq_of_item(item_id) or 0), now)
     return found
 
 
-def _note_fetched(store: WorkingStore, row: int, now: float) -> None:
+def _note_fetched(store: WorkingStore, queue: QueueRow, row: int, now: float) -> None:
     store.file.connection.execute(
         "UPDATE replies SET askers = askers - 1, "
-        "until = CASE WHEN askers <= 1 THEN min(until, ?) ELSE until END WHERE id = ?",
-        (now + KEPT_AFTER_FETCH, row),
+        "until = CASE WHEN askers <= 1 THEN min(until, ?) ELSE until END WHERE id = ? AND queue = ?",
+        (now + KEPT_AFTER_FETCH, row, queue.number),
     )
 
 
@@ -100,12 +100,15 @@ def look(store: WorkingStore, queue: QueueRow, item_id: str) -> Reply | None:
     row = queue.base + seq
     execute: Any = store.file.connection.execute
     kept = execute(
-        "SELECT outcome, payload FROM replies WHERE id = ? AND until > ?", (row, store.file.clock.now())
+        "SELECT outcome, payload FROM replies WHERE id = ? AND queue = ? AND until > ?",
+        (row, queue.number, store.file.clock.now()),
     ).fetchall()
     if kept:
         ((outcome, payload),) = kept
         return Reply(item_id, outcome, payload)
-    state = execute("SELECT state, deadline FROM leases WHERE id = ?", (row,)).fetchall()
+    state = execute(
+        "SELECT state, deadline FROM leases WHERE id = ? AND queue = ?", (row, queue.number)
+    ).fetchall()
     if state:
         ((number, deadline),) = state
         if number != DEAD:
@@ -124,9 +127,9 @@ def _is_over(store: WorkingStore, queue: QueueRow, item_id: str) -> bool:
     """Return whether the next sweep gives an item up."""
     now = store.file.clock.now()
     over = store.file.connection.execute(
-        "SELECT 1 FROM leases WHERE id = ?1 AND ("
+        "SELECT 1 FROM leases WHERE id = ?1 AND queue = ?4 AND ("
         f"  state = {RETURNED} AND deadline <= ?2 "
         f"  OR state = {HELD} AND until <= ?2 AND (deadline <= ?2 OR lease_id <> '' AND attempt >= ?3))",
-        (queue.base + (queue.seq_of_item(item_id) or 0), now, queue.most_attempts),
+        (queue.base + (queue.seq_of_item(item_id) or 0), now, queue.most_attempts, queue.number),
     ).get
     return bool(over)

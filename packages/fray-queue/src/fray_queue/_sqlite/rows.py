@@ -29,7 +29,7 @@ class QueueRow:
     Args:
         tag: Begins the ids of its items, so that no other queue's are the same.
         pushed: The place in line of the newest item.
-        cursor: A place in line; what is fresh (plain, and never leased) is behind it.
+        cursor: A place in line; what is fresh (never leased, and not in `leases`) is behind it.
         bytes: Size of all payloads, of dead items too, and of answers.
         dropped: Dead letters that were dropped because there were more than `max_dead`.
         special: `OPTIONS` when an item was ever pushed with options, and `ASKED` when for an answer, or with
@@ -87,7 +87,8 @@ class QueueRow:
         tag, _, seq = item_id.rpartition("-")
         if tag != self.tag or not (seq.isascii() and seq.isdecimal()) or len(seq) > _LONGEST_SEQ:
             return None
-        return int(seq)
+        number = int(seq)
+        return number if 0 < number <= _SEQ_MASK else None  # more than that is a row of another queue
 
     def item_id(self, seq: int, given: str | None) -> str:
         """Return an item's id: what its pusher gave, or one made of its place in line."""

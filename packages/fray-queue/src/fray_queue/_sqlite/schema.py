@@ -2,8 +2,9 @@
 
 An item is one row of `items`, written once and never changed: a lease does not rewrite a payload. Plain items
 that were never leased have nothing else; they are behind their queue's `cursor`, in line. An item that was
-leased, or pushed with options, has a row in `leases`, with what changes. A row's id is its queue's number and
-its place in line. An answer that waits for its asker is a row of `replies`, under the id of its item.
+leased, or pushed with options or behind such an item, has a row in `leases`, with what changes. A row's id is
+its queue's number and its place in line. An answer that waits for its asker is a row of `replies`, under the
+id of its item.
 """
 
 from typing import Any

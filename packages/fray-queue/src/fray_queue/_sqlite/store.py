@@ -63,8 +63,15 @@ class QueueStore(QueueTable):
         return self.append(queue, records)
 
     def append(self, queue: QueueRow, records: Iterable[tuple[str | None, bytes]]) -> list[str]:
-        """Store plain items at the end of the line."""
+        """Store plain items at the end of the line.
+
+        Fresh items follow each other with nothing between: else the first would be found by a walk past all
+        of that. So an item behind one with options goes to `leases`, too, as long as others are fresh.
+        """
         at = self.file.clock.now() + self.file.clock.offset()
+        if not queue.fresh:
+            queue.cursor = queue.pushed
+        fresh = queue.cursor + queue.fresh == queue.pushed
         base, seq, size = queue.base, queue.pushed, 0
         rows: list[tuple[int, str | None, float, bytes]] = []
         for item_id, payload in records:
@@ -72,7 +79,14 @@ class QueueStore(QueueTable):
             size += len(payload)
             rows.append((base + seq, item_id, at, payload))
         self.file.connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
-        queue.fresh += seq - queue.pushed
+        if fresh:
+            queue.fresh += len(rows)
+        else:
+            self.file.connection.executemany(
+                "INSERT INTO leases VALUES (?, ?, ?, 0, '', 0, 0, '', ?, 0, NULL, NULL, NULL, NULL)",
+                [(row, queue.number, RETURNED, len(payload)) for row, _, _, payload in rows],
+            )
+            queue.returned += len(rows)
         queue.pushed, queue.bytes, queue.changed = seq, queue.bytes + size, True
         return [queue.item_id(seq_of(row), item_id) for row, item_id, _, _ in rows]
 

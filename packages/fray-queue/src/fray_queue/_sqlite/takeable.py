@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from fray.backend import LeaseState
-from fray_queue._sqlite.rows import STATE, QueueRow, state_of
+from fray_queue._sqlite.rows import STATE, QueueRow, seq_of, state_of
 from fray_queue._sqlite.schema import RETURNED
 
 Execute = Callable[..., Any]
@@ -58,15 +58,18 @@ def _returned(execute: Execute, row: int) -> Takeable:
 
 
 def _fresh(execute: Execute, queue: QueueRow, n: int) -> Generator[Takeable, None, None]:
-    """Yield plain items that were never leased."""
+    """Yield fresh items."""
     if not n or not queue.fresh:
         return
     cursor = execute(
         FRESH_SPECIAL if queue.special else FRESH_PLAIN,
-        (queue.base + queue.cursor, queue.base + queue.pushed, n),
+        # With no more than there are, none is looked for behind the last.
+        (queue.base + queue.cursor, queue.base + queue.pushed, min(n, queue.fresh)),
     )
     try:
         for row, item_id, payload, pushed_at in cursor:
+            # What is before it is leased by now, or in `leases`: it is not walked again.
+            queue.cursor, queue.changed = seq_of(row) - 1, True
             yield row, item_id, payload, pushed_at, None, False
     finally:
         cursor.close()

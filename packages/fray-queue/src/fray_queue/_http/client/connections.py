@@ -23,6 +23,7 @@ from fray_queue._http.client.network import Network, Socket
 from fray_queue._http.client.socket import NO_ANSWER
 
 _LONGEST_PAUSE = 2.0
+_MOST_IDLE = 32  # sockets that wait for the next request; more are closed
 
 
 class Request(NamedTuple):
@@ -92,6 +93,8 @@ class Connections:
             finally:
                 with self._lock:
                     self._idle.append(line)
+                    if len(self._idle) > _MOST_IDLE:  # its name stays: the server remembers each for an hour
+                        _hang_up(self._idle[-1 - _MOST_IDLE])
 
     async def _insist(self, line: _Line, request: Request) -> bytes:
         end: float | None = None  # counted from when the server went away, which may be late in a long poll

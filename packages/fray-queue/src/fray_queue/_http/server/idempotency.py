@@ -19,7 +19,7 @@ class KnownRequest:
 
     number: int
     at: float
-    answer: "asyncio.Future[Any]"
+    answer: "asyncio.Future[Any] | None"  # None after it failed: it may be made again
     withdrawn: bool = False  # nobody waits for the answer any more
 
 
@@ -38,17 +38,15 @@ class IdempotencyKeys:
             self.remember(slot, number).set_result(reply)
 
     def recall(self, slot: str, number: int) -> "asyncio.Future[Any] | None":
-        """Return the answer of a request that was made before; None for a new one.
+        """Return the answer of a request that was made before; None for a new one, or one that failed.
 
         Raises:
             LateRequestError: The client made a later request of this slot.
         """
         known = self._newest.get(slot)
-        if known is None or known.number < number:
-            return None
-        if known.number > number:
+        if known is not None and known.number > number:
             raise LateRequestError("a later request of this connection was answered already")
-        return known.answer
+        return known.answer if known is not None and known.number == number else None
 
     def remember(self, slot: str, number: int) -> "asyncio.Future[Any]":
         """Begin a request; its repetition waits for the same answer."""
@@ -65,13 +63,12 @@ class IdempotencyKeys:
         Args:
             nothing: What the request is answered if it comes only now.
         """
-        known = self._newest.get(slot)
-        if known is not None and known.number > number:
-            raise LateRequestError("a later request of this connection was answered already")
-        if known is None or known.number < number:
-            self.remember(slot, number).set_result(nothing)
+        answer = self.recall(slot, number)
+        if answer is None:
+            answer = self.remember(slot, number)
+            answer.set_result(nothing)
         self._newest[slot].withdrawn = True
-        return self._newest[slot].answer
+        return answer
 
     def is_withdrawn(self, slot: str, number: int) -> bool:
         """Return whether nobody waits for the answer to this request."""
@@ -79,10 +76,13 @@ class IdempotencyKeys:
         return known is not None and known.number == number and known.withdrawn
 
     def forget(self, slot: str, answer: "asyncio.Future[Any]") -> None:
-        """Take back what `remember` noted, unless a later request took its place."""
+        """Let a request that failed be made again, unless a later one took its place.
+
+        Its number stays: a late copy of the one before it, whose record it replaced, would be done again.
+        """
         known = self._newest.get(slot)
         if known is not None and known.answer is answer:
-            del self._newest[slot]
+            known.answer = None
 
     def _forget_old(self, now: float) -> None:
         self._swept = now
