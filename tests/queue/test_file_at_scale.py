@@ -12,6 +12,7 @@ from typing import Any
 import fsspec  # type: ignore[import-untyped]
 import pytest
 
+from fray.queue import Lease
 from fray.testing.queue import ManualClock
 from fray_queue import FileQueue
 from fray_queue.testing import FsspecStore
@@ -114,6 +115,129 @@ def items_of(url: str) -> list[str]:
     """The files of items that a queue in memory has."""
     paths: list[str] = fsspec.filesystem("memory").find(url.removeprefix("memory:/"))
     return [path for path in paths if not path.endswith("fray-queue.json")]
+
+
+def hold_in_buckets_of_their_own(
+    queue: FileQueue[Any], holder: FileQueue[Any], clock: ManualClock, count: int, seconds: float
+) -> list[Lease[Any]]:
+    """Have one client push and another hold items, and the first know of it, as a worker in a long run."""
+    leases = []
+    for number in range(count):
+        queue.push(number)
+        lease = holder.pop(seconds)
+        assert lease is not None
+        leases.append(lease)
+        clock.advance(11.0)  # the next goes into a bucket of its own
+    for _ in range(3):
+        clock.advance(100.0)
+        assert queue.pop() is None
+    return leases
+
+
+@pytest.mark.parametrize("fate", ["held by itself", "held by another", "dead"])
+def test_a_pop_lists_as_much_beside_many_buckets_of_held_items_as_beside_some(
+    url: str, requests: Counter[str], fate: str
+) -> None:
+    most: dict[int, int] = {}
+    for buckets in (10, 80):
+        clock = ManualClock()
+        with (
+            FileQueue[Any](f"{url}-{buckets}", clock=clock, max_attempts=1) as queue,
+            FileQueue[Any](f"{url}-{buckets}", clock=clock, max_attempts=1) as other,
+        ):
+            holder = other if fate == "held by another" else queue
+            for held in hold_in_buckets_of_their_own(queue, holder, clock, buckets, 1e6):
+                if fate == "dead":
+                    queue.release(held)
+            counts = []
+            for _ in range(10):
+                queue.push("free")
+                clock.advance(11.0)
+                requests.clear()
+                lease = queue.pop()
+                counts.append(requests["names"])
+                assert lease is not None
+                assert lease.item == "free"
+                queue.done(lease)
+                queue.close()  # its file is gone
+            most[buckets] = sorted(counts)[-2]  # one may look for what is left of buckets that are gone
+    assert most[80] == most[10] < 10, most
+
+
+def test_a_pop_finds_what_another_client_gave_back_in_an_old_bucket_in_turn(url: str) -> None:
+    clock = ManualClock()
+    with FileQueue[Any](url, clock=clock) as queue, FileQueue[Any](url, clock=clock) as other:
+        leases = hold_in_buckets_of_their_own(queue, other, clock, 20, 1e6)
+        for lease in leases:
+            other.release(lease)
+            found = None
+            for _ in range(8):  # newer items wait all the time
+                queue.push("newer")
+                clock.advance(6.0)
+                taken = queue.pop(1e6)
+                assert taken is not None
+                if taken.item == lease.item:
+                    found = taken
+                    break
+                queue.done(taken)
+            assert found is not None, lease.item
+        while (newer := queue.pop()) is not None:
+            queue.done(newer)
+        clock.advance(1e6 + 100)
+        other.push("newest")
+        clock.advance(6.0)
+        assert [lease.item for lease in queue.pop_many(30)] == [*range(20), "newest"]
+
+
+def test_a_pop_finds_what_another_client_gave_back_in_an_old_bucket_at_once_if_no_item_waits(
+    url: str,
+) -> None:
+    clock = ManualClock()
+    with FileQueue[Any](url, clock=clock) as queue, FileQueue[Any](url, clock=clock) as other:
+        for lease in hold_in_buckets_of_their_own(queue, other, clock, 20, 1e6):
+            other.release(lease)
+            again = queue.pop(1e6)
+            assert again is not None
+            assert again.item == lease.item
+
+
+def test_a_lease_that_ends_in_an_old_bucket_is_found_before_newer_items(url: str) -> None:
+    clock = ManualClock()
+    with FileQueue[Any](url, clock=clock) as queue, FileQueue[Any](url, clock=clock) as other:
+        leases = hold_in_buckets_of_their_own(queue, other, clock, 20, 3600.0)
+        for lease in leases:
+            clock.advance(max(0.0, lease.expires_at + 2.5 - clock()))  # and the clocks' skew
+            queue.push("newer")
+            clock.advance(6.0)
+            again = queue.pop(1e6)
+            assert again is not None
+            assert (again.item, again.attempt) == (lease.item, 2)
+
+
+def test_an_item_that_is_stored_late_in_its_bucket_comes_before_those_of_the_next(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    with FileQueue[Any](url, clock=clock) as queue, FileQueue[Any](url, clock=clock) as producer:
+        hold_in_buckets_of_their_own(queue, queue, clock, 20, 1e6)
+        producer.push("held")
+        assert queue.pop(1e6) is not None
+        clock.advance(9.0)
+        put = FsspecStore.put
+
+        def slowly(store: FsspecStore, files: Any) -> None:
+            for _ in range(5):
+                clock.advance(10.0)
+                assert queue.pop() is None  # others look meanwhile
+            put(store, files)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FsspecStore, "put", slowly)
+            producer.push("late")
+        producer.push("next")
+        clock.advance(6.0)
+        leases = [queue.pop(), queue.pop()]
+        assert [lease.item for lease in leases if lease] == ["late", "next"]
 
 
 def test_leases_are_extended_beside_each_other(

@@ -234,6 +234,43 @@ def test_a_pop_that_is_interrupted_while_it_fetches_costs_no_attempt(
         assert queue.dead_letters() == []
 
 
+@pytest.mark.parametrize("kind", ["single", "batch"])
+@pytest.mark.parametrize("in_hand", [0, 1])
+def test_a_pop_that_fails_while_it_fetches_costs_no_attempt_and_holds_nothing_up(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kind: str, in_hand: int
+) -> None:
+    """The lease is written, and the store refuses what the item holds."""
+    path = tmp_path / "q" if kind == "single" else f"memory://{tmp_path.name}/q"
+    with FileQueue[int](path, clock=clock, max_attempts=1) as queue:
+        for number in range(in_hand):
+            queue.push(number)
+        refused_items = list(range(in_hand, in_hand + (1 if kind == "single" else 3)))
+        queue.push_many(refused_items)
+        queue.push(9)
+        store_class: Any = LocalStore if kind == "single" else FsspecStore
+        real, refused = store_class.read, f"/{in_hand:04x}" + ("" if kind == "single" else "x03")
+
+        def refusing(store: Any, path: str) -> Any:
+            if path.endswith(refused):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return real(store, path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store_class, "read", refusing)
+            if in_hand:
+                assert [lease.item for lease in queue.pop_many(1 + len(refused_items), 600.0)] == [0]
+            else:
+                with pytest.raises(PermissionError):
+                    queue.pop_many(len(refused_items), 600.0)
+            lease = queue.pop(600.0)
+            assert lease is not None
+            assert lease.item == 9
+        clock.advance(6)
+        leases = [lease for lease in [queue.pop(600.0)] if lease] + queue.pop_many(9, 600.0)
+        assert [(lease.item, lease.attempt) for lease in leases] == [(item, 1) for item in refused_items]
+        assert queue.dead_letters() == []
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a generator that ends
 @pytest.mark.parametrize("call", ["pop", "done", "release"])
 def test_a_client_works_on_after_an_interrupt(tmp_path: Path, clock: ManualClock, call: str) -> None:

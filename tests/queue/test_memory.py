@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -142,6 +143,60 @@ def test_a_million_finished_items_leave_nothing_behind() -> None:
     assert len(line._timers) < 200
     assert not line._live
     assert not line._line
+
+
+class Payload:
+    """An item whose end a weak reference shows."""
+
+
+def push_payloads(queue: MemoryQueue[Payload], alive: "weakref.WeakSet[Payload]", **options: Any) -> None:
+    for _ in range(1000):
+        payload = Payload()
+        alive.add(payload)
+        queue.push(payload, **options)
+
+
+def test_items_that_expire_while_nobody_pops_leave_nothing_behind() -> None:
+    clock, alive = ManualClock(), weakref.WeakSet[Payload]()
+    queue: MemoryQueue[Payload] = MemoryQueue(clock=clock, max_dead=10)
+    for _ in range(3):
+        push_payloads(queue, alive, ttl=1.0)
+        clock.advance(2.0)
+    assert (queue.size(), len(queue.dead_letters())) == (0, 10)
+    assert len(alive) < 200
+
+
+def test_items_that_expire_behind_others_leave_nothing_behind() -> None:
+    clock, alive = ManualClock(), weakref.WeakSet[Payload]()
+    queue: MemoryQueue[Any] = MemoryQueue(clock=clock, max_dead=10)
+    queue.push_many(range(2000), priority=1)
+    for _ in range(3):
+        push_payloads(queue, alive, ttl=1.0)
+        clock.advance(2.0)
+    for _ in range(1999):  # the backlog becomes short, and is never empty
+        queue.done(queue.pop())  # type: ignore[arg-type]
+    assert queue.size() == 1
+    assert len(alive) < 200
+
+
+@pytest.mark.parametrize("options", [{"priority": 1}, {"ttl": 60.0}, {"delay": 60.0}])
+def test_purged_items_leave_nothing_behind(options: dict[str, Any]) -> None:
+    alive = weakref.WeakSet[Payload]()
+    queue: MemoryQueue[Payload] = MemoryQueue(clock=ManualClock())
+    push_payloads(queue, alive, **options)
+    assert queue.purge() == 1000
+    assert len(alive) == 0
+
+
+@pytest.mark.parametrize("finish", ["purge_dead", "requeue_dead"])
+def test_dead_letters_that_are_purged_or_requeued_leave_nothing_behind(finish: str) -> None:
+    clock, alive = ManualClock(), weakref.WeakSet[Payload]()
+    queue: MemoryQueue[Payload] = MemoryQueue(clock=clock)
+    push_payloads(queue, alive, ttl=1.0)
+    clock.advance(2.0)
+    assert getattr(queue, finish)() == 1000
+    queue.purge()
+    assert len(alive) < 200
 
 
 def test_a_url_names_a_queue_of_this_process() -> None:

@@ -21,7 +21,6 @@ from pools import Pools
 from queue_processes import wait_until
 
 from fray import QueueUnavailableError, SpecError, UnsupportedError
-from fray.queue import open_queue
 from fray.testing.queue import (
     MakeQueue,
     ManualClock,
@@ -468,6 +467,39 @@ def test_counts_are_what_is_there_when_clients_are_gone(postgres_server: Postgre
     assert postgres_server.sql(f"SELECT count(*) < 20 FROM fray.slots WHERE queue = {number}") == [(True,)]
     assert (queue.pending(), queue.size(), queue.stats()["dead"]) == (603, 604, 1)
     queue.close()
+
+
+@pytest.mark.parametrize("max_size", [None, 10_000])
+def test_clients_that_are_gone_cost_those_that_push_nothing(
+    postgres_server: PostgresServer, max_size: int | None
+) -> None:
+    """A push into a bounded queue adds up the parts of all clients, and nobody needs to count."""
+    name = fresh_name()
+
+    def client() -> PostgresQueue[int]:
+        return PostgresQueue(postgres_server.url, name, max_size=max_size, max_attempts=1)
+
+    def parts() -> int:
+        ((count,),) = postgres_server.sql(f"SELECT count(*) FROM fray.slots WHERE queue = {number}")
+        return int(count)
+
+    with client() as queue:
+        queue.push_many(range(5))
+        lease = queue.pop()
+        assert lease is not None
+        queue.release(lease)
+        (number,) = postgres_server.sql(f"SELECT number FROM fray.queues WHERE name = '{name}'")[0]
+        postgres_server.sql(
+            "INSERT INTO fray.slots (queue, slot, ready) "
+            f"SELECT {number}, n, 1 FROM generate_series(1, 600) AS n",
+            f"UPDATE fray.slots SET at = clock_timestamp() - interval '1 day' WHERE queue = {number}",
+        )
+        for _ in range(3):
+            with client() as another:
+                another.push(5)
+        assert parts() < 10
+        queue.push(6)  # its own part was put with the others
+        assert (queue.size(), len(queue.dead_letters())) == (608, 1)
 
 
 def test_answers_that_nobody_fetched_in_time_take_no_space(postgres_server: PostgresServer) -> None:

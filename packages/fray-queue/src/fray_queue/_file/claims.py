@@ -202,24 +202,29 @@ class Claims(Survey):
             with contextlib.suppress(FrayError, OSError):  # else it runs out by itself
                 self._settle(lease.lease_id, self._not_begun)
 
-    def undo(self, begun: Sequence[Claim]) -> None:
-        """Give back, as far as the store lets it, what a call claimed that was interrupted."""
+    def undo(self, begun: Sequence[Claim], delay: float = 0.0) -> None:
+        """Give back, as far as the store lets it, what a call claimed that was interrupted, or failed.
+
+        Args:
+            delay: Seconds for which nobody takes the items again, and this client nothing of their batches.
+        """
         by_address: dict[ItemAddress, list[Claim]] = {}
         for claim in begun:
             by_address.setdefault(claim.address, []).append(claim)
         for address, claims in by_address.items():
             with contextlib.suppress(FrayError, OSError):  # else their leases run out by themselves
                 if address.count:
-                    self._settle_batch(address, claims, self._not_begun)
+                    self._settle_batch(address, claims, lambda claim: self._not_begun(claim, delay))
                 for claim in () if address.count else claims:
                     if self._store.read(address.record(claim.number)) == claim.record.encode():
-                        self._append(address, claim.number + 1, self._not_begun(claim))
+                        self._append(address, claim.number + 1, self._not_begun(claim, delay))
+            if delay:
+                self._hide(address)
 
-    def _not_begun(self, claim: Claim) -> Record:
-        held = claim.record
-        return Record(
-            RELEASE, new_nonce(), self._clock(), 0.0, held.attempt - 1, held.attempts, held.extended
-        )
+    def _not_begun(self, claim: Claim, delay: float = 0.0) -> Record:
+        now, held = self._clock(), claim.record
+        until = now + delay if delay else 0.0
+        return Record(RELEASE, new_nonce(), now, until, held.attempt - 1, held.attempts, held.extended)
 
     def set_aside(self, lease_id: str, error: str) -> None:
         """Give back an item that cannot be unpickled here: for later, or, after several takers, dead."""

@@ -349,6 +349,12 @@ class ItemLog:
         with self._lock:
             self._listing.note_unknown(address, number, self._clock())
 
+    def _hide(self, address: ItemAddress) -> None:
+        """Try others first for a while."""
+        with self._lock:
+            if (spot := self._listing.spot(address)) is not None:
+                self._listing.note_unknown(address, spot.number, self._clock())
+
     def _forget(self, address: ItemAddress) -> None:
         with self._lock:
             self._listing.forget(address)

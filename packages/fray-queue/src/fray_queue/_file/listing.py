@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from fray_queue._errors import QueueRemovedError
 from fray_queue._file.full_buckets import FullBuckets
+from fray_queue._file.producer import BUCKET_SECONDS
 from fray_queue._file.records import (
     ALONE,
     DONE,
@@ -31,6 +32,7 @@ from fray_queue._file.stores.store import Store
 GRACE = 60.0  # seconds after which another client removes what the finisher of an item did not
 FRESH_FOR = 5.0  # seconds after which listings are taken again, and unknown histories looked at
 FEW = 8  # buckets that are counted by a listing of all that there is
+_IN_TURN = 4  # old buckets without a free item that are listed after a listing of the root
 
 
 @dataclass(slots=True)
@@ -55,6 +57,7 @@ class View:
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
         self.listed_at = -math.inf
+        self.is_due = True  # to be listed before an item is taken
         self.spots: dict[str, Spot] = {}
         self._order: list[str] = []
         self._idle_until = -math.inf
@@ -72,6 +75,10 @@ class View:
         if self.spots.pop(item, None) is not None:
             with contextlib.suppress(ValueError):
                 self._order.remove(item)
+
+    def is_complete(self, skew: float) -> bool:
+        """Return whether it was listed when its producer had stored all that it has there, slowly or not."""
+        return self.listed_at > int(self.bucket[:12], 16) / 1000 + BUCKET_SECONDS + GRACE + skew
 
     def ready(self, now: float, most: int) -> list[Spot]:
         """Return up to `most` items that are worth a try, the oldest first."""
@@ -127,7 +134,7 @@ class Listing:
             for view in views:
                 seen.add(view.bucket)
                 now = clock()
-                if now - view.listed_at > FRESH_FOR:
+                if view.is_due:
                     names = yield view.bucket
                     self._list_bucket(view, now, names, look_now=look_now)
                 if spot := self._pick(view, now):
@@ -142,6 +149,8 @@ class Listing:
     def refresh(self, now: float) -> None:
         """See what buckets there are; `find` lists them again, and only as many as it needs."""
         self._list_root(now)
+        for view in self._views.values():
+            view.is_due = True
 
     def spots(self, now: float, tree: dict[str, list[str]]) -> list[Spot]:
         """Return every item and batch there is, in order, from a listing of all."""
@@ -263,10 +272,24 @@ class Listing:
             self.full.sweep_if_due(self._list_buckets)
         for gone in self._views.keys() - buckets:
             del self._views[gone]
-        for view in self._views.values():
-            view.listed_at = -math.inf  # an older bucket may have grown since; its items come first
+        self._make_due(now)
         self._unopened = sorted(buckets - self._views.keys(), reverse=True)
         self._listed_at = now
+
+    def _make_due(self, now: float) -> None:
+        """Have buckets listed again: an older one may have grown since, and its items come first.
+
+        One that is complete and has no free item can only get one back: when a lease ends, which is known,
+        or when another client gives an item back. There may be many such buckets, so they take turns.
+        """
+        views = list(self._views.values())
+        idle = [view for view in views if view.is_complete(self._skew) and not view.ready(now, 1)]
+        first = next((view.bucket for view in views if view.ready(now, 1)), "~")  # `find` goes no further
+        idle.sort(key=lambda view: (view.bucket > first, view.listed_at))
+        for view in views:
+            view.is_due = True
+        for view in idle[_IN_TURN:]:
+            view.is_due = False
 
     def _list_buckets(self, names: list[str] | None = None) -> set[str]:
         names = self._store.names("") if names is None else names
@@ -289,7 +312,7 @@ class Listing:
         if orphans:
             remove_orphans(self._store, view.bucket, orphans)
         known, view.spots, view._order = view.spots, {}, []
-        view.listed_at = now
+        view.listed_at, view.is_due = now, False
         for item in sorted(payloads):
             number, old = newest.get(item, 0), known.get(item)
             read = old is not None and (old.record is not None or old.state is not None)

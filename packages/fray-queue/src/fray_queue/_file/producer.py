@@ -10,7 +10,7 @@ from fray_queue._file.records import ItemAddress
 _BUCKET_ITEMS = 256  # one listing shows a bucket: few enough to be quick, many enough to be rare
 BATCH_ITEMS, _BATCH_BYTES = 100, 4 << 20  # the most that is pushed as one
 _MOST_OPEN = 16  # buckets whose pushes are counted; a thread's may be late
-_BUCKET_SECONDS = 10.0  # a slow producer's items are not all in the bucket of its first
+BUCKET_SECONDS = 10.0  # a slow producer's items are not all in the bucket of its first
 
 
 def batch_sizes(payloads: Sequence[bytes], most: int) -> list[int]:
@@ -67,7 +67,7 @@ class Producer:
         if self._pid != os.getpid():  # a forked child would give its parent's names
             self._pid, self._tag, self._bucket = os.getpid(), secrets.token_hex(6), ""
             self._stored = {}
-        if not self._bucket or self._count == _BUCKET_ITEMS or now - self._opened >= _BUCKET_SECONDS:
+        if not self._bucket or self._count == _BUCKET_ITEMS or now - self._opened >= BUCKET_SECONDS:
             self._millis = max(int(now * 1000), self._millis + 1)  # a clock that goes back must not reorder
             self._bucket, self._count, self._opened = f"{self._millis:012x}-{self._tag}", 0, now
         self._count += 1

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fray.backend import map_in_threads
 from fray_queue._file.claims import Claims
 from fray_queue._file.item_log import Claim
+from fray_queue._file.listing import FRESH_FOR
 
 ASIDE = 16  # requests of one call that run beside each other on an object store
 
@@ -24,7 +25,9 @@ def claim_many(
             left = n - len(taking.claims)
             if left and beside and not taking.claims[-1].address.count:
                 taking.take_beside(left)
-    except Exception:
+    except Exception as error:
+        if not isinstance(error, ConnectionError):  # a store that is away takes nothing back, either
+            claims.undo(taking.not_in_hand(), delay=FRESH_FOR)  # the calls that follow try others first
         if not taking.claims:  # else who pops gets what is in hand, and the next pop says what is wrong
             raise
     except BaseException:  # an interrupt: nobody will get what is in hand, or was about to be
@@ -65,6 +68,11 @@ class _Taking:
                 self._empty = True  # each look lists all there is: the others would find as little
 
         map_in_threads(one, range(n), ASIDE, "fray-queue-pop")
+
+    def not_in_hand(self) -> list[Claim]:
+        """Return the claims that were tried and not had; the store may have got the records of some."""
+        places = {(claim.address, claim.index) for claim in self.claims}
+        return [claim for claim in self.begun if (claim.address, claim.index) not in places]
 
     def in_order(self) -> list[Claim]:
         """Return the newest claim of each item, the oldest item first."""

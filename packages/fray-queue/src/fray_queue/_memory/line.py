@@ -30,7 +30,7 @@ class Phase(enum.Enum):
 
 
 WAITING, HELD, DEAD, GONE = Phase
-_FEW_TIMERS = 64  # below this many, stale timers are not worth a rebuild
+_FEW_STALE = 64  # timers, or places of items that moved on: so few are not worth a rebuild
 _PLACES = 44  # bits of a place in line
 
 
@@ -266,6 +266,7 @@ class Line(Generic[T]):
             del self.dead[entry.item_id]
             self.replies.forget(entry.item_id)
             self._return(entry)
+        self._drop_graves()
         return len(entries)
 
     def purge(self) -> int:
@@ -275,7 +276,8 @@ class Line(Generic[T]):
             self._remove(entry)
             if entry.wants_reply:
                 self.replies.gone(entry.item_id)
-        self._line.clear()
+        for places in (self._line, self._returned, self._timers):  # each would keep what was purged
+            places.clear()
         return len(entries)
 
     def purge_dead(self, item_ids: Iterable[str] | None, now: float) -> int:
@@ -284,6 +286,7 @@ class Line(Generic[T]):
         for entry in entries:
             entry.phase = GONE
             del self.dead[entry.item_id]
+        self._drop_graves()
         return len(entries)
 
     # --- the moves ---
@@ -359,16 +362,20 @@ class Line(Generic[T]):
         else:
             self._answer(entry, Reply(entry.item_id, "expired" if entry.state.expired else "dead"), now)
         graves = self._graves
-        if len(graves) > _FEW_TIMERS + 2 * len(self.dead):
-            graves[:] = [(each.place, each) for each in self.dead.values() if each is not entry]
-            heapify(graves)
         heappush(graves, (entry.place, entry))
+        self._drop_graves()
         while len(self.dead) > self.max_dead:
             oldest = heappop(graves)[1]
             if self.dead.get(oldest.item_id) is oldest:
                 del self.dead[oldest.item_id]
                 oldest.phase = GONE
                 self.dead_dropped += 1
+
+    def _drop_graves(self) -> None:
+        """Drop the graves of items that are not dead any more, where most are: they would keep the items."""
+        if len(self._graves) > _FEW_STALE + 2 * len(self.dead):
+            self._graves[:] = [(each.place, each) for each in self.dead.values()]
+            heapify(self._graves)
 
     def _move_to_dead(self, entry: Entry[T]) -> None:
         # Never in neither: no call, after which an interrupt could come, is between the two.
@@ -397,9 +404,18 @@ class Line(Generic[T]):
             self._time(entry.state.deadline, entry)
 
     def _leave(self, entry: Entry[T]) -> None:
-        """Note that an entry does not wait any more; it stays in `_returned` until it comes up there."""
+        """Note that an entry does not wait any more; it may stay in `_returned` for now."""
         self._waiting -= 1
         self._dated -= entry.state.deadline < math.inf
+        self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        """Drop what stands in `_returned` and does not wait any more, where most of it is such."""
+        returned = self._returned
+        if len(returned) > _FEW_STALE + 2 * self._waiting:
+            # In place: what stands behind a backlog that never ends would else stay for ever.
+            returned[:] = dict.fromkeys(entry for entry in returned if entry.phase is WAITING)
+            heapify(returned)
 
     def _hold(self, entry: Entry[T], state: LeaseState) -> None:
         entry.phase, entry.state = HELD, state
@@ -408,7 +424,7 @@ class Line(Generic[T]):
     def _time(self, until: float, entry: Entry[T]) -> None:
         timers = self._timers
         heappush(timers, (until, entry))
-        if len(timers) > _FEW_TIMERS and len(timers) > 4 * (len(self._live) - self._waiting + self._dated):
+        if len(timers) > _FEW_STALE and len(timers) > 4 * (len(self._live) - self._waiting + self._dated):
             # In place: stale timers would else outlive their items for a whole lease.
             timers[:] = dict.fromkeys(timer for timer in timers if _is_due(*timer))
             heapify(timers)
@@ -429,6 +445,7 @@ class Line(Generic[T]):
     def _pull(self) -> Entry[T] | None:
         """Take the first entry in line, and drop what stands before it and does not wait any more."""
         line, returned = self._line, self._returned
+        self._drop_stale()
         while returned:
             if line and line[0].rank < returned[0].rank:
                 return line.popleft()

@@ -11,7 +11,7 @@ from fray_queue._checks import KEPT_AFTER_FETCH, MOST_DEAD
 from fray_queue._errors import AccessRefusedError, QueueVersionError
 from fray_queue._postgres.connection import TimedConnection
 
-VERSION = 6
+VERSION = 7
 UPGRADES = {
     1: "ALTER TABLE fray.items ADD COLUMN pushed_at double precision",
     2: "ALTER TABLE fray.items ADD COLUMN due double precision; "
@@ -22,6 +22,7 @@ UPGRADES = {
     3: "",  # other functions alone
     4: "",
     5: "",
+    6: "",
 }
 """Version -> statements that make the tables of the next of it; the functions are always created again."""
 _FUNCTIONS = ("counts", "items", "queues", "push", "take", "settle", "answers", "operate", "rights")

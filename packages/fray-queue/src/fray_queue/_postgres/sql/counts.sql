@@ -20,6 +20,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another session does this request' USING ERRCODE = 'serialization_failure';
     END IF;
+    IF p_dead = 0 THEN PERFORM fray.fold_@V@(p_queue); END IF;  -- else `trim` follows, which waits for others, with rows locked
     RETURN (SELECT max_size FROM fray.queues WHERE number = p_queue);
 END $$;
 
@@ -30,6 +31,23 @@ CREATE FUNCTION fray.count_@V@(p_queue integer, p_ready bigint, p_held bigint, p
         ON CONFLICT (queue, slot) DO UPDATE SET ready = fray.slots.ready + excluded.ready,
             held = fray.slots.held + excluded.held, dead = fray.slots.dead + excluded.dead, at = clock_timestamp()
 $$;
+
+-- Where there are many slots, add those of clients that are gone for long to the session's: pushes add up all of them. It waits for
+-- nobody, and is done where nothing that waits for a row comes after it: others may wait for the rows that it locks.
+CREATE FUNCTION fray.fold_@V@(p_queue integer) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_ready bigint;
+    v_held bigint;
+    v_dead bigint;
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM fray.slots WHERE queue = p_queue OFFSET 500) THEN RETURN; END IF;
+    WITH gone AS (
+        DELETE FROM fray.slots WHERE queue = p_queue AND slot = ANY (ARRAY(
+            SELECT slot FROM fray.slots WHERE queue = p_queue AND at < clock_timestamp() - interval '15 minutes' FOR UPDATE SKIP LOCKED
+        )) RETURNING ready, held, dead
+    ) SELECT sum(ready), sum(held), sum(dead) INTO v_ready, v_held, v_dead FROM gone;
+    PERFORM fray.count_@V@(p_queue, v_ready, v_held, v_dead);
+END $$;
 
 -- Drop the dead beyond the queue's bound, the oldest first. It comes last, after `keep`.
 CREATE FUNCTION fray.trim_@V@(p_queue integer) RETURNS void LANGUAGE plpgsql AS $$
@@ -49,22 +67,13 @@ END $$;
 CREATE FUNCTION fray.counts_@V@(p_now double precision, p_queue integer) RETURNS bigint[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    v_rows bigint;
     v_counts bigint[];
 BEGIN
     PERFORM fray.look_@V@(p_now, p_queue);
     DELETE FROM fray.replies WHERE queue = p_queue AND until <= p_now;
-    SELECT count(*), ARRAY[coalesce(sum(ready), 0), coalesce(sum(held), 0), coalesce(sum(dead), 0)]
-        INTO v_rows, v_counts FROM fray.slots WHERE queue = p_queue;
-    IF v_rows > 500 THEN  -- clients that are gone for long leave only what they changed
-        WITH gone AS (
-            DELETE FROM fray.slots WHERE queue = p_queue AND at < clock_timestamp() - interval '15 minutes' AND slot <> 0
-            RETURNING ready, held, dead
-        ) INSERT INTO fray.slots (queue, slot, ready, held, dead)
-            SELECT p_queue, 0, sum(ready), sum(held), sum(dead) FROM gone HAVING count(*) > 0
-            ON CONFLICT (queue, slot) DO UPDATE SET ready = fray.slots.ready + excluded.ready,
-                held = fray.slots.held + excluded.held, dead = fray.slots.dead + excluded.dead;
-    END IF;
+    SELECT ARRAY[coalesce(sum(ready), 0), coalesce(sum(held), 0), coalesce(sum(dead), 0)]
+        INTO v_counts FROM fray.slots WHERE queue = p_queue;
+    PERFORM fray.fold_@V@(p_queue);
     RETURN v_counts || (SELECT dropped FROM fray.queues WHERE number = p_queue);
 END $$;
 
