@@ -1,5 +1,6 @@
 """DirectoryCluster, beyond its contract: what is left when a start fails, a supervisor dies, a job runs."""
 
+import errno
 import fcntl
 import json
 import os
@@ -10,14 +11,17 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
-from fray import UnsupportedError
+from fray import FrayError, UnsupportedError
+from fray.backend import Health, settle_stopped
 from fray.cluster import (
     DirectoryCluster,
     ExitReason,
+    JobPlan,
     JobRequest,
     JobStatus,
     ResourceConfig,
@@ -32,12 +36,17 @@ SLEEP = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w', 1)
 class ChildCluster(DirectoryCluster):
     """Carries each job in a child of this process."""
 
+    host_end: Any = None
+
     def __init__(self, root: Path) -> None:
         super().__init__(f"child?root={root}", root)
         self.supervisors: list[subprocess.Popen[bytes]] = []
 
     def _start(self, job_id: str, command: list[str]) -> None:
         self.supervisors.append(subprocess.Popen(command, start_new_session=True))
+
+    def _plan(self, request: JobRequest, *args: Any) -> JobPlan:
+        return super()._plan(request, *args)._replace(host_end=self.host_end)
 
 
 @pytest.fixture
@@ -387,6 +396,75 @@ def test_a_job_that_0_1_0_has_not_started_is_stopped_and_never_starts(
     assert cluster.poll("train-336295").status is JobStatus.STOPPED
     assert (record / "carried").exists()  # 0.1.0 runs no job that has this
     assert not (record / "plan.pickle").exists()
+
+
+def test_a_job_that_has_ended_on_another_host_is_pruned_once_its_supervisor_is_gone(
+    cluster: ChildCluster,
+) -> None:
+    job_id = launch(cluster, program("pass"))
+    cluster.wait(job_id, timeout=60)
+    cluster.supervisors[0].wait(timeout=60)
+    lock = cluster.record(job_id).path / "lock"
+    holder = json.loads(lock.read_text())
+    lock.write_text(json.dumps({**holder, "host": "n7", "boot": "another"}))
+    assert cluster.prune().jobs == (), "its supervisor may have something to do yet"
+    os.utime(lock, (time.time() - 120,) * 2)
+    assert cluster.prune().jobs == (job_id,)
+
+
+def test_of_a_job_that_is_not_resumed_no_file_has_secrets_and_it_can_be_run_again(
+    cluster: ChildCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.host_end = SimpleNamespace()  # as on Slurm
+    pids, go = tmp_path / "pids", tmp_path / "go"
+    code = """
+        import os, sys, time
+        assert os.environ["TOKEN"] == "-".join(["hush", "hush"])
+        print(os.getpid(), file=open(sys.argv[1], "w", 1))
+        while not os.path.exists(sys.argv[2]):
+            time.sleep(0.01)
+    """
+    request = JobRequest(
+        "secret",
+        program(code, pids, go),
+        environment=create_environment(env_vars={"TOKEN": "hush-hush"}),
+        max_retries_preemption=0,
+    )
+    job_id = cluster.launch(request)
+    until(lambda: numbers_in(pids), "the job starts")
+    files = [path for path in (tmp_path / "jobs").rglob("*") if path.is_file()]
+    assert [path for path in files if b"hush-hush" in path.read_bytes()] == []
+    record = cluster.record(job_id)
+    holder = record.holder()
+    assert holder is not None
+    for pid in (holder.guardian, holder.pid):
+        os.kill(pid, signal.SIGKILL)
+    cluster.supervisors[0].wait()
+    cluster.terminate(job_id)  # what is left of its tree
+    until(lambda: settle_stopped(record), "its end is written")
+    go.touch()
+    monkeypatch.setenv("TOKEN", "hush-hush")
+    cluster.retry(job_id)
+    assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
+
+
+def test_a_file_system_without_locks_is_named(
+    cluster: ChildCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs").mkdir(mode=0o700)
+
+    def no_locks(file: int, command: int, *args: Any) -> Any:
+        if command == getattr(fcntl, "F_OFD_SETLK", None):
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        return real(file, command, *args)
+
+    real = fcntl.fcntl
+    monkeypatch.setattr(fcntl, "fcntl", no_locks)
+    with pytest.raises(FrayError, match=rf"{tmp_path}.* has no locks .*Function not implemented.*choose"):
+        launch(cluster, program("pass"))
+    assert list((tmp_path / "jobs").iterdir()) == []
+    (locks,) = (finding for finding in cluster.diagnose() if finding.check == "locks")
+    assert locks.health is Health.ERROR
 
 
 def test_what_killed_launchers_and_removals_left_is_pruned(cluster: ChildCluster, tmp_path: Path) -> None:

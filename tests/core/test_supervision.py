@@ -360,6 +360,16 @@ def test_the_peers_of_a_member_that_fails_are_asked_to_end_and_then_made_to() ->
     ]
 
 
+@pytest.mark.parametrize("gang", [False, True])
+def test_a_program_that_is_not_there_is_not_tried_again_where_another_host_says_so(gang: bool) -> None:
+    machine = started(Policy(replicas=1, gang=gang, max_retries_failure=3))
+    machine.handle(Ended(0, 1, AttemptEnd(ExitReason.COULD_NOT_START, None, "could not start 'x'")), 2.0)
+    for _ in range(2):  # a gang's tree is cleared before the end too
+        machine.handle(TreeEnded(), 3.0)
+    assert machine.phase is JobPhase.FINISHED
+    assert machine.verdict == (JobStatus.FAILED, ExitReason.EXITED, "replica 0 could not start 'x'")
+
+
 def test_a_time_limit_is_of_each_attempt() -> None:
     machine = Supervision(Policy(replicas=1, max_retries_failure=1, timeout=5.0))
     machine.handle(Begin(), 1.0)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from fray import FrayError, JobNotFoundError, SerializationError
-from fray.backend import Supervision, dumps, oom_kills
+from fray.backend import Supervision, dumps, environment_of, oom_kills
 from fray.cluster import (
     Cluster,
     Entrypoint,
@@ -34,6 +34,7 @@ from fray.cluster import (
 )
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_faults import unshares
+from fray.testing.cluster_fixtures import numbers_in
 from fray_local import LocalCluster
 from fray_local.testing import AdmissionFile
 
@@ -101,15 +102,13 @@ def finished(cluster: LocalCluster, name: str = "job") -> JobId:
     """Run a job, and wait until nothing of it is at work any more."""
     job_id = launch(cluster, Entrypoint.from_binary("true"), name)
     cluster.wait(job_id, timeout=30)
-    until(lambda: not job_is_alive(cluster, job_id), "the supervisor ends")
+    until(lambda: not job_is_alive(job_id), "the guardian of its supervisor ends")
     return job_id
 
 
-def job_is_alive(cluster: LocalCluster, job_id: str) -> bool:
-    try:
-        return cluster.record(job_id).alive()
-    except JobNotFoundError:
-        return False
+def job_is_alive(job_id: str) -> bool:
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return any(environment_of(pid).get("FRAY_JOB_DIR", "").endswith(f"/{job_id}") for pid in pids)
 
 
 def test_old_records_are_pruned_and_never_those_of_running_jobs(state_dir: Path) -> None:
@@ -164,6 +163,16 @@ def test_a_clock_that_was_wrong_once_deletes_nothing(state_dir: Path) -> None:
     an_hour_passes(state_dir)
     last = finished(cluster)
     assert {info.job_id for info in cluster.list_jobs()} == {job_id, other, last}
+
+
+def test_of_records_from_a_time_with_a_clock_far_ahead_those_that_end_now_are_the_newest(
+    state_dir: Path,
+) -> None:
+    cluster = LocalCluster(keep_jobs=2)
+    for _ in range(2):
+        age(state_dir, finished(cluster), -365)
+    done = [finished(cluster) for _ in range(3)]
+    assert [info.job_id for info in cluster.list_jobs()] == done[-2:]
 
 
 def test_what_a_killed_launcher_left_half_made_is_pruned(state_dir: Path) -> None:
@@ -505,8 +514,9 @@ def test_a_thousand_records_are_listed_from_their_index_and_a_change_is_seen(sta
         for name in ("status.json", "request.json"):
             text = (source / name).read_text()
             (copy / name).write_text(text.replace(f'"{first}"', f'"{copy.name}"'))
+        (copy / "lock").write_text(json.dumps({"host": "n7", "boot": "another"}))  # where it ended
     last = finished(cluster)
-    until((state_dir / "jobs" / ".index.pickle").exists, "the index is written")
+    assert (state_dir / "jobs" / ".index.count").read_text().split() == ["401", "1"], "and that of its writer"
     assert {info.job_id for info in cluster.list_jobs()} >= {first, last, "copy-000000"}
     damaged = state_dir / "jobs" / "copy-000001" / "status.json"
     damaged.write_text("{")
@@ -516,3 +526,82 @@ def test_a_thousand_records_are_listed_from_their_index_and_a_change_is_seen(sta
     assert "copy-000002" not in infos
     assert infos["copy-000003"].status is JobStatus.SUCCEEDED
     assert len(infos) == 401
+
+
+def test_jobs_that_wait_are_not_read_again_at_each_end_of_another(state_dir: Path) -> None:
+    cluster, jobs = LocalCluster(), state_dir / "jobs"
+    first = finished(cluster)
+    status = json.loads((jobs / first / "status.json").read_text())
+
+    def write(name: str, **changes: Any) -> None:
+        (jobs / name).mkdir(exist_ok=True)
+        text = json.dumps({**status, "job_id": name, **changes})
+        (jobs / name / "status.json").write_text(text)
+
+    names = [f"waits-{number:06x}" for number in range(400)]
+    for name in names:
+        write(name, status="pending", finished_at=None)
+    index = jobs / ".index.pickle"
+    finished(cluster)
+    written = index.stat().st_ino
+    finished(cluster)
+    assert index.stat().st_ino == written
+    for name in names:
+        write(name)
+    os.utime(jobs / ".index.count", (time.time() - 3600,) * 2)
+    finished(cluster)
+    assert index.stat().st_ino != written, "after a while it has those that have ended meanwhile"
+    written = index.stat().st_ino
+    os.utime(jobs / ".index.count", (time.time() - 3600,) * 2)
+    finished(cluster)
+    assert index.stat().st_ino == written, "they are in it"
+
+
+def test_a_job_can_be_run_again_while_its_guardian_tidies_up(state_dir: Path, tmp_path: Path) -> None:
+    cluster, go = LocalCluster(), tmp_path / "go"
+    for number in range(201):
+        (state_dir / "jobs" / f"copy-{number:06x}").mkdir(parents=True)
+    slow = state_dir / "jobs" / "copy-000000" / "status.json"
+    os.mkfifo(slow)  # who reads it to make an index waits until somebody writes
+    job_id = launch(cluster, program("import os, sys; sys.exit(not os.path.exists(sys.argv[1]))", go))
+    assert cluster.wait(job_id, timeout=30).status is JobStatus.FAILED
+    go.touch()
+    writer = until(lambda: _writer(slow), "its guardian reads")
+    cluster.retry(job_id)
+    assert cluster.wait(job_id, timeout=30).status is JobStatus.SUCCEEDED
+    slow.unlink()
+    os.close(writer)
+
+
+def _writer(fifo: Path) -> int:
+    """Open a FIFO that somebody reads; 0 where nobody does."""
+    try:
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return 0
+
+
+def test_several_processes_of_a_replica_register_one_name(state_dir: Path, tmp_path: Path) -> None:
+    cluster, codes, gate = LocalCluster(), tmp_path / "codes", tmp_path / "gate"
+    left = state_dir / "jobs" / ".endpoints" / "a.0.1.b.json.c.new"  # of one that was killed
+    left.parent.mkdir(parents=True)
+    left.touch()
+    os.utime(left, (1.0, 1.0))
+    code = """
+        import os, sys, time
+        from fray.job import register_endpoint
+        for _ in range(4):
+            if os.fork() == 0:
+                for _ in range(20):
+                    register_endpoint("ranks", "localhost:1")
+                os._exit(0)
+        print(sum(os.wait()[1] == 0 for _ in range(4)), file=open(sys.argv[1], "w"))
+        while not os.path.exists(sys.argv[2]):
+            time.sleep(0.01)
+    """
+    job_id = launch(cluster, program(code, codes, gate))
+    assert until(lambda: numbers_in(codes), "all have registered", 60) == [4]
+    assert [endpoint.name for endpoint in cluster.endpoints()] == ["ranks"]
+    assert len(list(left.parent.iterdir())) == 1
+    gate.touch()
+    cluster.wait(job_id, timeout=30)

@@ -11,7 +11,15 @@ import pytest
 
 from fray import UnsupportedError
 from fray.backend import SupervisorLock, environment_of, post_to_supervisor
-from fray.cluster import ExitReason, JobRequest, JobStatus, ResourceConfig, SweepId, create_environment
+from fray.cluster import (
+    Entrypoint,
+    ExitReason,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    SweepId,
+    create_environment,
+)
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_fixtures import numbers_in
 from fray.testing.cluster_sweeps import WHEN_THERE
@@ -32,6 +40,19 @@ def supervised(state: Path) -> set[str]:
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     records = {environment_of(pid).get("FRAY_JOB_DIR", "") for pid in pids}
     return {record for record in records if record.startswith(f"{state}/")}
+
+
+def test_the_end_of_a_member_reads_none_of_those_that_wait(state_dir: Path, tmp_path: Path) -> None:
+    """There is no index of members: nobody reads one, and it would be made again at each end."""
+    cluster, pids = LocalCluster(overcommit=True), tmp_path / "pids"
+    first = JobRequest("first", Entrypoint.from_binary("true"))
+    others = [JobRequest("sleeper", program(SLEEP, pids))] * 220
+    sweep = cluster.launch_many([first, *others], max_parallel=1)
+    until(lambda: numbers_in(pids), "the first has ended, and the second runs", PATIENCE)
+    members = state_dir / "jobs" / sweep / "jobs"
+    until(lambda: str(members / "0") not in supervised(state_dir), "its guardian has ended", PATIENCE)
+    assert [path.name for path in members.iterdir() if not path.name.isdecimal()] == []
+    cluster.terminate(sweep, grace=0.0)
 
 
 def test_members_that_wait_are_no_processes(state_dir: Path, tmp_path: Path) -> None:

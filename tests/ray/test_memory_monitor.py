@@ -39,7 +39,7 @@ def test_a_replica_that_rays_memory_monitor_ends_ran_out_of_memory(
         ids = [cluster.launch(replace(request, max_retries_failure=retries)) for retries in (0, 1)]
         once, twice = (cluster.wait(job_id, timeout=240) for job_id in ids)
     for info in (once, twice):
-        assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.OUT_OF_MEMORY), info
+        assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.OUT_OF_MEMORY), f"{info}"
         assert "memory" in str(info.error_message)
     assert [task.attempt for task in once.tasks] == [1]
     (task,) = twice.tasks

@@ -47,7 +47,8 @@ class Program:
         signal.signal(signal.SIGTERM, self._note_signal)
         taken = _taken_ports() if os.environ.pop(PORTS_CHECKED, None) else None
         if taken is not None:
-            self._say_end(code=_NOT_FOUND, failure=taken)
+            # Another attempt has other ports; a program that is missing would be missing again.
+            self._say_end(code=_NOT_FOUND, failure=taken, reason="exited")
             return
         try:
             program = subprocess.Popen(self._command, start_new_session=True)

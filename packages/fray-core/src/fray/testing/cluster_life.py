@@ -166,8 +166,11 @@ class FailureContract(ClusterFixtures):
         assert "bye" in list(cluster.monitor(info.job_id))
 
     def test_a_program_that_is_not_there_could_not_start(self, cluster: Cluster) -> None:
-        info = self.fail(cluster, Entrypoint.from_binary("contract-no-such-program"))
+        retries = 3 if self.declares(cluster, "retries") else 0
+        missing = Entrypoint.from_binary("contract-no-such-program")
+        info = self.fail(cluster, missing, max_retries_failure=retries)
         assert info.tasks[0].reason is ExitReason.COULD_NOT_START
+        assert info.tasks[0].attempt == 1, "it is not there at another attempt either"
         assert info.error_message is not None
         assert "contract-no-such-program" in info.error_message
 

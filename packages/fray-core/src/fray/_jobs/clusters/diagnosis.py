@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fray._jobs.process_tree import TreeKill, tree_kill
+from fray._jobs.records.liveness import SupervisorLock
 from fray._jobs.records.record import Records
 from fray._values.findings import Finding, Health
 from fray._values.words import in_words
@@ -109,6 +110,8 @@ def _write_and_lock(folder: Path) -> list[Finding]:
 def _locks(file: int) -> Finding:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_UN)
+        SupervisorLock(file).take()  # a lock of another kind, which some file systems do not have
     except OSError as error:
         return Finding(
             check="locks",

@@ -7,6 +7,7 @@ over them: they check whether the job's supervisor lives, and which attempt it i
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from fray._values.job_words import JobStatus
 
 FOLDER = ".endpoints"
 _LENGTH = 24
+_DRAFTED_WITHIN = 3600.0  # seconds; clocks of hosts may differ
 
 
 def write_endpoint(folder: str, data: dict[str, Any]) -> None:
@@ -32,8 +34,14 @@ def write_endpoint(folder: str, data: dict[str, Any]) -> None:
     for name, other in _files(place):
         if not _lives(folder, other):
             remove_file(os.path.join(place, name))
+    for name in os.listdir(place):
+        if not name.endswith(".json") and _is_left(os.path.join(place, name)):
+            remove_file(os.path.join(place, name))
     prefix = _prefix(data["job_id"], data["replica"], data["attempt"])
-    replace_file(os.path.join(place, f"{prefix}{_short(data['name'])}.json"), json.dumps(data).encode())
+    path = os.path.join(place, f"{prefix}{_short(data['name'])}.json")
+    draft = f"{path}.{os.urandom(8).hex()}"  # several processes of a replica may register one name at once
+    replace_file(draft, json.dumps(data).encode())
+    os.replace(draft, path)
 
 
 def read_endpoints(folder: str) -> list[dict[str, Any]]:
@@ -70,6 +78,14 @@ def _files(place: str) -> Iterator[tuple[str, dict[str, Any]]]:
         data = read_json(os.path.join(place, name)) if name.endswith(".json") else None
         if data is not None:
             yield name, data
+
+
+def _is_left(draft: str) -> bool:
+    """Whether a draft is of a process that was killed."""
+    try:
+        return os.stat(draft).st_mtime < time.time() - _DRAFTED_WITHIN
+    except OSError:
+        return False
 
 
 def _lives(folder: str, data: dict[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from fray._jobs.records.files import KEEP
+from fray._jobs.records.files import KEEP, SUPERVISOR_LOG
 from fray._jobs.records.housekeeping_due import first_line, index_is_due, looked_long_ago
 
 TYPE_CHECKING = False
@@ -12,8 +12,13 @@ if TYPE_CHECKING:
 
 
 def keep_house(record: str) -> None:
-    """Delete records that are too many or too old, and renew the index of the others."""
+    """Delete records that are too many or too old, and renew the index of the others.
+
+    Not of jobs below another, or members of a sweep: they go with that, and nobody reads an index of them.
+    """
     folder = os.path.dirname(record)
+    if os.path.exists(os.path.join(os.path.dirname(folder), SUPERVISOR_LOG)):
+        return  # that is a record itself
     kept = first_line(os.path.join(record, KEEP))
     names = [name for name in os.listdir(folder) if not name.startswith(".")]
     if kept is not None and (len(names) > int(kept) or looked_long_ago(folder)):

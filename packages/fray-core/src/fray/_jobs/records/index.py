@@ -14,6 +14,7 @@ from pathlib import Path
 from fray._jobs.processes.file_lock import release_lock, try_lock
 from fray._jobs.records.files import CHILDREN
 from fray._jobs.records.housekeeping_due import COUNT, FEW, index_is_due
+from fray._jobs.records.liveness import Liveness
 from fray._jobs.records.record import JobRecord, Records
 from fray._jobs.records.status_file import STATUS, replace_file
 from fray._values.errors import JobNotFoundError
@@ -92,12 +93,13 @@ def _write(folder: str) -> None:
         if entry is not None:
             index[name] = entry
     replace_file(os.path.join(folder, _INDEX), pickle.dumps((_FORMAT, index), protocol=5))
-    replace_file(os.path.join(folder, COUNT), f"{len(index)}\n".encode())
+    replace_file(os.path.join(folder, COUNT), f"{len(index)}\n{len(names) - len(index)}\n".encode())
 
 
 def _entry_of(record: JobRecord, stamp: tuple[int, int]) -> Entry | None:
     info = record.info()
-    if not info.finished or record.alive():
+    # Of one that ended on another host nobody here knows whether its supervisor lives; its end is written.
+    if not info.finished or record.liveness() is Liveness.ALIVE:
         return None
     return (*stamp, info, os.path.isdir(record.path / CHILDREN))
 

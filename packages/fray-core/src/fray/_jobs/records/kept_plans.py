@@ -51,6 +51,18 @@ def write_kept(record: str, plan: JobPlan) -> None:
     replace_file(os.path.join(record, AGAIN), pickle.dumps(plan))
 
 
+def withhold(record: str, plan: JobPlan) -> None:
+    """Take the values of secrets out of the plan in a record; on a full disk the plan goes.
+
+    The rest stays: who settles the job, where its host alone ends it, keeps that to run it again.
+    """
+    path = os.path.join(record, _PLAN)
+    try:
+        replace_file(path, pickle.dumps(withheld(plan)))
+    except OSError:
+        remove_file(path)
+
+
 def kept_plan(record: str) -> JobPlan | None:
     """Return the plan that was kept, without what was withheld; None where there is none."""
     try:

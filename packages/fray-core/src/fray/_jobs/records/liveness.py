@@ -23,6 +23,8 @@ from fray._values.light_json import to_json
 from fray._values.light_tuples import NamedTuple
 
 HEARTBEAT = 10.0  # seconds between two renewals
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+"""What a file system answers that has no such locks."""
 _LENGTH = 1024
 _LINUX = sys.platform == "linux"
 _FLOCK = "hhqqi4x"  # struct flock of linux: type, whence, start, length, pid

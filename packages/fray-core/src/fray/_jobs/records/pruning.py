@@ -17,7 +17,7 @@ from fray._jobs.processes.removal import remove_tree
 from fray._jobs.records.endings import read_status
 from fray._jobs.records.files import CHILDREN, KEEP, LOCK, PLAN
 from fray._jobs.records.housekeeping_due import BETWEEN, NOTES
-from fray._jobs.records.liveness import Liveness, liveness_of
+from fray._jobs.records.liveness import Liveness, last_renewed, liveness_of
 from fray._jobs.records.older_records import liveness_of_record
 from fray._jobs.records.replica_records import REPLICAS, job_path, replica_paths
 from fray._jobs.records.status_file import STATUS, read_json, replace_file
@@ -31,6 +31,7 @@ KEYS = ".keys"
 _LOCK = ".pruning.lock"
 _DRAFT, _DOOMED = ".new-", ".old-"
 _DAY = 86400.0
+_SEEN_WITHIN = 60.0  # seconds; a supervisor renews its lock every 10
 _KINDS = {"logs": "logs", "workspace": "snapshots"}  # folders of a record
 
 
@@ -157,12 +158,20 @@ def settled(record: str) -> bool:
     replicas = replica_paths(record)  # which have to be settled as what is below it has
     finished = info is None or info.finished or bool(replicas)
     finished = finished or _gone(record, liveness) or _never_starts(record, liveness)
-    if not finished or liveness in (Liveness.ALIVE, Liveness.UNKNOWN):
+    if liveness is Liveness.UNKNOWN:  # what is written counts, and that nobody was seen since
+        finished = info is not None and info.finished and not _seen_lately(record)
+    if not finished or liveness is Liveness.ALIVE:
         return False
     below = os.path.join(record, CHILDREN)
     children = os.listdir(below) if os.path.isdir(below) else []
     parts = [*replicas, *(os.path.join(below, name) for name in children if not name.startswith("."))]
     return all(map(settled, parts))
+
+
+def _seen_lately(record: str) -> bool:
+    """Whether a supervisor may have something to do yet after the end that it wrote, by its lock's time."""
+    seen = last_renewed(os.path.join(record, LOCK))
+    return seen is None or time.time() - seen < _SEEN_WITHIN
 
 
 def _gone(record: str, liveness: Liveness) -> bool:
@@ -203,8 +212,14 @@ def _abandoned(draft: str) -> bool:
 def _delete_beyond(folder: str, records: list[str], keep: Keep) -> None:
     if keep.jobs is None or len(records) <= keep.jobs:
         return
-    newest_first = sorted(records, key=lambda name: _modified(folder, name), reverse=True)
-    for name in newest_first[keep.jobs :]:
+    latest = time.time() + BETWEEN
+
+    def age(name: str) -> tuple[bool, float]:
+        """What was written while a clock was far ahead is taken for old: all that end now would be older."""
+        when = _modified(folder, name)
+        return when < latest, when
+
+    for name in sorted(records, key=age, reverse=True)[keep.jobs :]:
         if settled(os.path.join(folder, name)):
             delete(folder, name)
             records.remove(name)

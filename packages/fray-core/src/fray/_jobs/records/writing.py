@@ -11,12 +11,13 @@ from fray._jobs.plans.values import Keep
 from fray._jobs.records import control_pipe
 from fray._jobs.records.files import LOCK, LOGS, PLAN, REQUEST, SUPERVISOR_LOG
 from fray._jobs.records.kept_plans import withheld, write_kept
-from fray._jobs.records.liveness import SupervisorLock
+from fray._jobs.records.liveness import NO_LOCKS, SupervisorLock
 from fray._jobs.records.on_exit import write_on_exit
 from fray._jobs.records.packed_plans import packed_plan
 from fray._jobs.records.pruning import write_keep
 from fray._jobs.records.replica_records import plan_of_replica
 from fray._jobs.records.status_file import VERSION, replace_file, reserve_room, write_json, write_status
+from fray._values.errors import FrayError
 
 
 def write_member(folder: Path, plan: JobPlan, copies: SweepCopies) -> None:
@@ -70,7 +71,15 @@ def take_lock(draft: Path) -> SupervisorLock:
     # Under its name it is seen taken or not at all: a process that prunes meanwhile deletes a draft without a
     # holder.
     taken = draft / f"{LOCK}.new"
-    lock = SupervisorLock.acquire(os.fspath(taken))
+    try:
+        lock = SupervisorLock.acquire(os.fspath(taken))
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        raise FrayError(
+            f"no job can be launched in {draft.parent}: its file system has no locks ({error.strerror}), by "
+            "which it is known whether a job runs; choose another folder, e.g. by FRAY_STATE_DIR"
+        ) from error
     assert lock is not None, "a draft is its launcher's own"
     try:
         os.rename(taken, draft / LOCK)

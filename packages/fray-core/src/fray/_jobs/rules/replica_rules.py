@@ -151,8 +151,9 @@ class ReplicaRules:
         replica.kill_at = moment if replica.kill_at is None else min(moment, replica.kill_at)
         self._actions.append(StopReplica(replica.number, replica.task.attempt, grace))
 
-    def _could_not_start(self, replica: Replica, event: StartFailed) -> None:
-        self._book(replica, event.end, JobStatus.FAILED, f"replica {replica.number} {event.end.how}")
+    def _could_not_start(self, replica: Replica, event: StartFailed | Ended) -> None:
+        message = f"replica {replica.number} {event.end.how}{event.end.details}"
+        self._book(replica, event.end, JobStatus.FAILED, message)
         if self._culprit is None:
             self._culprit = replica
 
@@ -164,6 +165,9 @@ class ReplicaRules:
             return
         if end.reason is ExitReason.PREEMPTED:
             self._preempted(replica, event)
+            return
+        if end.reason is ExitReason.COULD_NOT_START:  # found out where the program was to run, elsewhere
+            self._could_not_start(replica, event)
             return
         self._book(replica, end, JobStatus.FAILED, self._failure_message(replica, end))
         if self._culprit is None:

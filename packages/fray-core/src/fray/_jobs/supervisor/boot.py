@@ -13,6 +13,8 @@ from fray._jobs.processes.memory_group import groups_named, leave_group
 from fray._jobs.records.files import LOCK, ON_EXIT
 from fray._jobs.records.replica_records import job_path
 
+_HOLDS_FOR = 3  # seconds after the end of a job in which its guardian holds the lock while it tidies up
+
 
 def main(record: str, handed: str | None = None) -> None:
     """Start the supervisor of a record, and guard it.
@@ -75,6 +77,10 @@ def _guard(record: str, supervisor: int, lock: int) -> None:
 
         os.close(lock)  # the job has ended, whatever comes now
         run_on_exit(job)
+    else:
+        # A stop or a retry of the job waits for the lock, and so for this process, but not for a long prune.
+        signal.signal(signal.SIGALRM, lambda *_: os.close(lock))
+        signal.alarm(_HOLDS_FOR)
     from fray._jobs.records.housekeeping import keep_house
 
     keep_house(job)

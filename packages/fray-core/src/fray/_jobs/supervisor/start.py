@@ -98,6 +98,10 @@ def _read_plan(record: str) -> JobPlan | SweepPlan | None:
         plan = plan_in(sys.stdin.buffer)
     if plan is None or plan.host_end is None:
         remove_plan(record)
+    elif isinstance(plan, JobPlan) and plan.withheld is None and not plan.max_retries_preemption:
+        from fray._jobs.records.kept_plans import withhold
+
+        withhold(record, plan)  # it is not resumed
     if plan is not None and plan.withheld is not None:
         from fray._jobs.records.kept_plans import restored
 
