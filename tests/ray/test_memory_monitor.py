@@ -1,13 +1,19 @@
 """Ray's memory monitor ends a replica: it ran out of memory, which is a failure and no preemption."""
 
 import os
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
+from fray.backend import process_tree
 from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, ResourceConfig
+from fray.testing.cluster import program, until
+from fray.testing.cluster_fixtures import numbers_in, running
 from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 
@@ -15,9 +21,13 @@ REGION = "of-too-little-memory"
 
 
 @pytest.fixture
-def full_node(ray_cluster: LocalRayCluster) -> Iterator[str]:
-    """A node whose memory is always used up, as Ray sees it: its monitor ends each worker that it finds."""
-    told = {"RAY_memory_usage_threshold": "0.0", "RAY_memory_monitor_refresh_ms": "100"}
+def full_node(ray_cluster: LocalRayCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A node whose memory is always used up, as Ray sees it: its monitor ends each worker that it finds.
+
+    A parameter is how often it looks, in milliseconds.
+    """
+    look = str(getattr(request, "param", 100))
+    told = {"RAY_memory_usage_threshold": "0.0", "RAY_memory_monitor_refresh_ms": look}
     with mock.patch.dict(os.environ, told):
         node_id = ray_cluster.add_node(num_cpus=2, labels={"ray.io/availability-region": REGION})
     yield REGION
@@ -45,3 +55,34 @@ def test_a_replica_that_rays_memory_monitor_ends_ran_out_of_memory(
     (task,) = twice.tasks
     assert (task.attempt, [each.reason for each in task.previous]) == (2, [ExitReason.OUT_OF_MEMORY])
     assert "(attempt 2 of 2)" in str(twice.error_message)
+
+
+@pytest.mark.parametrize("full_node", [1_000], indirect=True)
+def test_what_ended_a_replica_is_known_although_the_head_says_it_late(
+    ray_cluster: LocalRayCluster, full_node: str, tmp_path: Path
+) -> None:
+    """Ray first says that the actor cannot be reached."""
+    told = tmp_path / "told"
+    code = """
+        import os, sys, time
+        print(os.environ["FRAY_ATTEMPT"], os.getppid(), file=open(sys.argv[1], "a"))
+        time.sleep(600)
+    """
+    resources = ResourceConfig(cpu=1, regions=[full_node])
+    request = JobRequest("hungry", program(code, told), resources=resources, max_retries_failure=99)
+    mine = process_tree.with_variable("RAY_TMPDIR", os.environ["RAY_TMPDIR"])
+    (gcs,) = (pid for pid in mine if "/gcs_server" in process_tree.command_of(pid)[0])
+    with RayCluster(ray_cluster.address) as cluster:
+        job_id = cluster.launch(request)
+        attempt, supervisor = until(lambda: numbers_in(told), "an attempt runs")[-2:]
+        os.kill(gcs, signal.SIGSTOP)
+        try:
+            until(lambda: not running(supervisor), "the monitor has ended it")
+            time.sleep(4.0)  # a head that is as slow as this: Ray waits for it for a second or two
+        finally:
+            os.kill(gcs, signal.SIGCONT)
+        until(lambda: cluster.poll(job_id).tasks[0].attempt > attempt, "there is another attempt")
+        cluster.terminate(job_id, grace=0.0)
+        (task,) = cluster.poll(job_id).tasks
+    reasons = {each.attempt: each.reason for each in task.previous}
+    assert reasons[attempt] is ExitReason.OUT_OF_MEMORY, f"{task}"

@@ -1,6 +1,7 @@
 """One attempt of one replica: its output copied into the log, its verdict put into words."""
 
 import base64
+import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ class AttemptRun:
 
     Args:
         driver: How many schedulers have carried the job before.
+        reach: Makes a call of the actor, again where the connection breaks: each may be made twice.
         log_path: Where the job's log is; None where no scheduler goes on with the job.
         on_notice: Called with the reason when the provider announces that it takes the machine away.
         on_ports: Called with the ports that the replica was given.
@@ -34,6 +36,7 @@ class AttemptRun:
     plan: Plan
     number: int
     driver: int
+    reach: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
     log: ReplicaLog
     log_path: str | None
     on_notice: Callable[[str], object]
@@ -59,7 +62,7 @@ class AttemptRun:
         position = 0
         began = False
         if record is not None and self.log_path is not None:
-            began, position, note = await actor.take_up.remote(self.driver)
+            began, position, note = await self.reach(lambda: actor.take_up.remote(self.driver))
             noted = note or {"log": record.log, "rest": b""}
             self.log.take_up(Path(self.log_path), record.attempt, noted, began=note is not None)
         if not began:
@@ -76,13 +79,14 @@ class AttemptRun:
         plan["cpus"] = self.plan.resources.cpu
         plan |= {"gang": self.plan.gang, "returns": self.plan.returns, "ports": self.plan.ports}
         plan |= {"submission": self.plan.submission, "secrets": self.plan.secrets}
-        await actor.start.remote(plan, self.plan.payload)
+        await self.reach(lambda: actor.start.remote(plan, self.plan.payload))
 
     async def _follow(self, actor: Any, position: int) -> dict[str, Any]:
         """Copy the output into the job's log, and return the verdict, which stays unconfirmed."""
         note = self.log.note()
         while True:
-            events = await actor.next.remote(self.driver, position, note, _WAIT)
+            call = functools.partial(actor.next.remote, self.driver, position, note, _WAIT)
+            events = await self.reach(call)
             for event in events:
                 verdict = self._take(event)
                 if verdict is not None:

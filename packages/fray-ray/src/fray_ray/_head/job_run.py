@@ -268,6 +268,7 @@ class JobRun:
             self._plan,
             replica,
             self._record.takers,
+            functools.partial(self._lost.reach, replica),
             self._logs[replica],
             self._log_path,
             lambda why: self._give_notice(replica, attempt, why, _LONGEST_GRACE - _RESERVE),

@@ -1,6 +1,10 @@
 """Which nodes a job's replicas have lost, or are about to: Ray says so later than its replicas end."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ray import exceptions as rx
 
 from fray.backend import AttemptEnd
 from fray.cluster import ExitReason
@@ -9,7 +13,9 @@ from fray_ray._head.asides import aside
 from fray_ray._head.record import JobRecord
 from fray_ray._head.reservation import Reservation
 
-_LOOK = 0.5  # seconds between looks at a node that goes
+_LOOK = 0.5  # seconds between looks at a node that goes, and between calls of an actor that cannot be reached
+
+T = TypeVar("T")
 
 
 class LostNodes:
@@ -18,6 +24,24 @@ class LostNodes:
     def __init__(self, record: JobRecord, reservation: Reservation) -> None:
         self._record, self._reservation = record, reservation
         self._lost: dict[int, set[str]] = {}  # by replica: where it must not be placed again
+
+    async def reach(self, replica: int, call: Callable[[], Awaitable[T]]) -> T:
+        """Call a replica's actor until it answers; what is called may be called again.
+
+        Where the connection breaks, the actor may run on. If it has ended, Ray says only later that it has,
+        and why: memory that ran out, say.
+
+        Raises:
+            ray.exceptions.RayError: It has ended, or its node is gone.
+        """
+        while True:
+            try:
+                return await call()
+            except rx.ActorUnavailableError:
+                known = self._record.actors.get(replica)
+                if known is not None and await self.gone([known.node]):
+                    raise
+            await asyncio.sleep(_LOOK)
 
     async def why_gone(self, replica: int, end: AttemptEnd) -> AttemptEnd:
         """Tell a machine that was taken away from all else that can end an attempt from outside."""

@@ -128,7 +128,7 @@ class Placing:
         try:
             actors = self._reservation.make_actors(numbers)
             await self._await_up(actors)
-            ports = await actors[0].free_ports.remote(PORTS)
+            ports = await self._lost.reach(0, lambda: actors[0].free_ports.remote(PORTS))
             node = nodes.living_and_dead()[self._record.actors[0].node]
             self._record.meeting = node["NodeManagerAddress"], list(ports)
         except _ActorFailedError as error:
@@ -182,7 +182,10 @@ class Placing:
         Raises:
             _ActorFailedError: One does not come up.
         """
-        waiting = {asyncio.ensure_future(_node_of(actor)): number for number, actor in actors.items()}
+        waiting = {
+            asyncio.ensure_future(self._lost.reach(number, actor.node_id.remote)): number
+            for number, actor in actors.items()
+        }
         try:
             while waiting:
                 done, _ = await asyncio.wait(waiting, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
@@ -227,10 +230,6 @@ class _ActorFailedError(Exception):
     def __init__(self, number: int, end: AttemptEnd) -> None:
         super().__init__(number, end)
         self.number, self.end = number, end
-
-
-async def _node_of(actor: Any) -> str:
-    return str(await actor.node_id.remote())
 
 
 async def _entered() -> None:
