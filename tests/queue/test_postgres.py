@@ -280,6 +280,12 @@ def test_a_url_with_a_password_is_refused_and_not_repeated(password: str) -> Non
     assert "hush" not in str(caught.value)
 
 
+def test_an_at_sign_in_an_option_of_a_url_is_no_password() -> None:
+    url = "postgresql://me@127.0.0.1:1/db?application_name=a@b"
+    with pytest.raises(QueueUnavailableError):
+        PostgresQueue[Any](url, "q", timeout=0.1).size()
+
+
 def test_a_pooler_that_a_queue_cannot_use_is_reported_at_once() -> None:
     """It refuses `options`, as PgBouncer does."""
     fields = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
