@@ -109,10 +109,13 @@ class Mortal:
         gate.wait()
 
     def fork(self) -> int:
+        reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.write(writer, b"up")  # what it must not hold it has closed by now
             time.sleep(600)
             os._exit(0)
+        os.read(reader, 2)
         return pid
 
 
@@ -721,10 +724,13 @@ class TestSharing:
     ) -> None:
         mortal = context.create_actor(Mortal, name="mortal", lifetime="detached")
         child = context.get(mortal.fork())
+        pid = context.get(mortal.pid())
         try:
-            os.kill(context.get(mortal.pid()), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             with pytest.raises(ActorDiedError):
                 context.get(mortal.pid(), timeout=20)
+            # A process that ends closes its sockets one after another: for a moment it can still be reached.
+            until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends", 20)
             with create_context("process") as other, pytest.raises(ActorNotFoundError):
                 other.get(other.get_actor("mortal").pid(), timeout=20)
         finally:
