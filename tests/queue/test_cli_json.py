@@ -22,7 +22,10 @@ SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 
 
 def commands(group: click.Group, path: str = "queue") -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         if isinstance(command, click.Group):
             yield from commands(command, f"{path}-{name}")
         else:

@@ -2,26 +2,27 @@
 
 import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fray import ActorNotFoundError
-from fray.backend import print_table
-from fray_local._process.owner.actor_directory import ActorDirectory, ActorRecord, namespaces
-from fray_local._process.owner.shared_actors import kill as kill_at
+# What the commands need is imported when one runs: `fray --help` imports this file.
+if TYPE_CHECKING:
+    from fray_local._process.owner.actor_directory import ActorDirectory, ActorRecord
 
 
 @click.group()
 def actors() -> None:
-    """List the shared actors of this machine, and end them."""
+    """List shared actors, and end them."""
 
 
 @actors.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 def list_actors(as_json: bool) -> None:
     """List the living actors that other processes can find."""
-    records = [record for namespace in namespaces() for record in ActorDirectory(namespace).living()]
+    from fray.backend import print_table
+
+    records = [record for directory in _directories() for record in directory.living()]
     if as_json:
         click.echo(json.dumps([_row(record) for record in records], indent=2))
         return
@@ -42,9 +43,12 @@ def list_actors(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 def kill(name: str, namespace: str | None, timeout: float, as_json: bool) -> None:
     """End an actor: its callers get ActorDiedError, its name is free."""
+    from fray import ActorNotFoundError
+    from fray_local._process.owner.shared_actors import kill as kill_at
+
     found = [
         (directory, record)
-        for directory in map(ActorDirectory, [namespace] if namespace else namespaces())
+        for directory in _directories(namespace)
         for record in directory.living()
         if record.name == name
     ]
@@ -52,7 +56,7 @@ def kill(name: str, namespace: str | None, timeout: float, as_json: bool) -> Non
         where = ", ".join(record.namespace for _, record in found)
         raise click.UsageError(f"{name!r} is in several namespaces: {where}; say which with --namespace")
     if not found:
-        known = [record.name for one in namespaces() for record in ActorDirectory(one).living()]
+        known = [record.name for directory in _directories() for record in directory.living()]
         raise ActorNotFoundError(name, known)
     directory, record = found[0]
     connection = directory.find(name)
@@ -66,7 +70,14 @@ def kill(name: str, namespace: str | None, timeout: float, as_json: bool) -> Non
     click.echo(json.dumps(_row(record), indent=2) if as_json else f"killed {record.label}")
 
 
-def _row(record: ActorRecord) -> dict[str, Any]:
+def _directories(namespace: str | None = None) -> "list[ActorDirectory]":
+    """Return that of one namespace, or those of all."""
+    from fray_local._process.owner.actor_directory import ActorDirectory, namespaces
+
+    return [ActorDirectory(one) for one in ([namespace] if namespace else namespaces())]
+
+
+def _row(record: "ActorRecord") -> dict[str, Any]:
     return {
         "name": record.name,
         "actor": record.label.partition("(")[0],

@@ -1,3 +1,3 @@
 """`fray queue`: serve queues, and look into them."""
 
-from fray_queue._cli.commands import queue as queue
+from fray_queue._cli.group import queue as queue

@@ -1,4 +1,4 @@
-"""`fray queue`: look into queues, and change what is in them."""
+"""The commands of `fray queue`: look into queues, and change what is in them."""
 
 import contextlib
 import json
@@ -8,36 +8,17 @@ from typing import Any
 import click
 
 from fray import FrayError, UnsupportedError
-from fray.backend import one_line, print_table
+from fray.backend import print_table
 from fray.queue import Lease, UnreadableItem
 from fray_queue._cli.access import Access, is_served, open_at, reaching
 from fray_queue._cli.command_work import json_of, text_of, work
 from fray_queue._cli.serve import serve
 from fray_queue._cli.tokens import tokens
-from fray_queue._extras import what_is_missing
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-class _OneLineErrors(click.Group):
-    """What a call refuses or the system denies is one line for the user, not a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            with one_line():
-                return super().invoke(ctx)
-        except ModuleNotFoundError as error:
-            missing = what_is_missing(f"fray queue {ctx.invoked_subcommand}", error)
-            if missing is None:
-                raise
-            raise UnsupportedError(missing) from error
-
-
-@click.group(cls=_OneLineErrors)
-def queue() -> None:
-    """Serve queues, and look into them."""
-
-
+queue = click.Group()
 queue.add_command(serve)
 queue.add_command(tokens)
 queue.add_command(work)
