@@ -121,24 +121,6 @@ def test_an_actor_ends_whose_stream_was_dropped_too() -> None:
         until(lambda: threading.active_count() == before, "the thread of the dropped actor ends")
 
 
-def test_a_dropped_stream_closes_its_generator() -> None:
-    closed = threading.Event()
-
-    def items() -> Iterator[object]:
-        try:
-            while True:
-                yield 1
-        finally:
-            closed.set()
-
-    with create_context("threadpool") as context:
-        stream = context.run(items)
-        next(stream)
-        del stream
-        gc.collect()
-        assert closed.wait(timeout=60)
-
-
 def test_values_are_freed_with_their_last_reference() -> None:
     class Value:
         pass

@@ -54,6 +54,7 @@ class StreamCall(Call):
         limit: int,
     ) -> None:
         super().__init__(payload, refs, name, options, runner, scope)
+        del self.ref._call  # a cycle: a dropped stream closes its generator at once, not when `gc` finds it
         self.limit = self.credits = limit
         self.parked = self.ended = self.cancelled = False
         self._buffer: deque[EngineRef[Any]] = deque()
