@@ -63,3 +63,33 @@ def test_an_actor_dies_whose_background_task_exits(spec: str) -> None:
         for call in waiting, leaver.wait():
             with pytest.raises(ActorDiedError):
                 context.get(call, timeout=10)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("spec", ["sync", "threadpool"])
+def test_the_loop_is_closed_where_background_tasks_exit_when_they_are_cancelled(spec: str) -> None:
+    ended: list[str] = []
+
+    class Stubborn:
+        async def start(self) -> None:
+            self.tasks = [asyncio.create_task(self._exit()) for _ in range(2)]
+            self.tasks.append(asyncio.create_task(self._end_slowly()))
+            await asyncio.sleep(0)  # they run
+
+        async def _exit(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise SystemExit(3) from None
+
+        async def _end_slowly(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                ended.append("slowly")
+
+    with create_context(spec) as context:
+        context.get(context.create_actor(Stubborn).start(), timeout=60)
+    assert ended == ["slowly"]  # the fixture looks for the descriptors of the loop

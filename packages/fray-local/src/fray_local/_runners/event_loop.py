@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -67,9 +67,9 @@ class EventLoopActor:
                 self.end(kill=True)
         finally:
             self._instance = None
-            loop.run_until_complete(_ended(loop))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
+            _finish(loop, _ended(loop))
+            _finish(loop, loop.shutdown_asyncgens())
+            _finish(loop, loop.shutdown_default_executor())
             loop.close()
 
     # On the loop's thread.
@@ -190,6 +190,14 @@ class EventLoopActor:
 
 def _cancelled(call: Any) -> TaskCancelledError:
     return TaskCancelledError(f"{call.label} was cancelled")
+
+
+def _finish(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
+    """Run a loop until something in it is done, though what else runs there ends the loop meanwhile."""
+    task = loop.create_task(work)
+    while not task.done():
+        with contextlib.suppress(BaseException):  # SystemExit, say, of a task that was cancelled
+            loop.run_until_complete(task)
 
 
 async def _ended(loop: asyncio.AbstractEventLoop) -> None:
