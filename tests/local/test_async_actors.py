@@ -93,3 +93,25 @@ def test_the_loop_is_closed_where_background_tasks_exit_when_they_are_cancelled(
     with create_context(spec) as context:
         context.get(context.create_actor(Stubborn).start(), timeout=60)
     assert ended == ["slowly"]  # the fixture looks for the descriptors of the loop
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool", "process"])
+def test_stop_iteration_of_a_plain_method_is_its_callers(spec: str) -> None:
+    class Iterating:
+        def __init__(self, items: Iterator[int]) -> None:
+            self.first = next(items)
+
+        def step(self) -> int:
+            return next(iter(()))
+
+        async def answer(self) -> int:
+            return 42
+
+    with create_context(spec) as context:
+        iterating = context.create_actor(Iterating, iter([1]))
+        with pytest.raises(StopIteration):
+            context.get(iterating.step(), timeout=60)
+        empty = context.create_actor(Iterating, iter(()))
+        with pytest.raises(ActorDiedError, match="StopIteration"):
+            context.get(empty.answer(), timeout=60)
+        assert context.get(iterating.answer(), timeout=60) == 42

@@ -111,23 +111,20 @@ class EventLoopActor:
     async def _run(self, call: Any) -> None:
         try:
             async with self._slots:
-                result = await self._result(call)
+                method, args, kwargs = arguments_of(call, self._instance)
+                result = method(*args, **kwargs)  # here: StopIteration cannot leave a coroutine as it is
+                if call.streaming:
+                    await self._produce(call, result)
+                    result = None
+                elif inspect.isawaitable(result):
+                    result = await result
+                result = self._executor.kept(call, result)
         except asyncio.CancelledError:  # by `cancel`, or by the program itself, also before its turn
             dispatch(call.fail(_cancelled(call)))
         except BaseException as error:  # noqa: BLE001 - whatever the method raised is its result
             dispatch(call.fail(self._executor.kept_error(error, __file__)))
         else:
             dispatch(call.succeed(result))
-
-    async def _result(self, call: Any) -> Any:
-        method, args, kwargs = arguments_of(call, self._instance)
-        result = method(*args, **kwargs)
-        if call.streaming:
-            await self._produce(call, result)
-            return None
-        if inspect.isawaitable(result):
-            result = await result
-        return self._executor.kept(call, result)
 
     async def _produce(self, call: Any, generator: Any) -> None:
         if hasattr(generator, "__anext__"):

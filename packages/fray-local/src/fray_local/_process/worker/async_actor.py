@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -25,7 +26,9 @@ class AsyncActor:
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
         self._context = copy_context()  # what the constructor sets in it the calls find
-        self._instance = self._runner.run(_call(construct), context=self._context)
+        made: Future[Any] = Future()
+        self._runner.run(_construct(construct, made), context=self._context)
+        self._instance = made.result()
         self._room = asyncio.Semaphore(worker.concurrency or _CONCURRENCY)
         self._tasks: set[asyncio.Task[None]] = set()
         self._fed = self._dead = False
@@ -79,11 +82,14 @@ class AsyncActor:
                 changed = self._listen(call)
                 if call.cancelled:
                     raise asyncio.CancelledError  # noqa: TRY301 - ends as one that was cancelled later
-                if call.credits is None:
-                    state, blob = VALUE, self._worker.pack(call, await self._value(call))
-                else:
-                    await self._yield(call, changed)
+                fn, args, kwargs = call.load(self._instance)
+                value = fn(*args, **kwargs)  # here: StopIteration cannot leave a coroutine as it is
+                if call.credits is not None:
+                    await self._yield(call, value, changed)
                     state, blob = END, Blob(b"")
+                else:
+                    value = await value if inspect.isawaitable(value) else value
+                    state, blob = VALUE, self._worker.pack(call, value)
         except BaseException as error:  # noqa: BLE001 - whatever the call raised is its result
             state, blob = _packed(call, error)
         self._finish(call, state, blob)
@@ -108,14 +114,7 @@ class AsyncActor:
         call.on_change = tell
         return changed
 
-    async def _value(self, call: IncomingCall) -> Any:
-        fn, args, kwargs = call.load(self._instance)
-        value = fn(*args, **kwargs)
-        return await value if inspect.isawaitable(value) else value
-
-    async def _yield(self, call: IncomingCall, changed: asyncio.Event) -> None:
-        fn, args, kwargs = call.load(self._instance)
-        generator = fn(*args, **kwargs)
+    async def _yield(self, call: IncomingCall, generator: Any, changed: asyncio.Event) -> None:
         asynchronous = inspect.isasyncgen(generator)
         try:
             while True:
@@ -131,8 +130,11 @@ class AsyncActor:
             await generator.aclose() if asynchronous else generator.close()
 
 
-async def _call(construct: Callable[[], Any]) -> Any:
-    return construct()
+async def _construct(construct: Callable[[], Any], made: "Future[Any]") -> None:
+    try:
+        made.set_result(construct())
+    except BaseException as error:  # noqa: BLE001 - raised outside: StopIteration leaves no coroutine as it is
+        made.set_exception(error)
 
 
 def _packed(call: IncomingCall, error: BaseException) -> tuple[int, Blob]:
