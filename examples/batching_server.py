@@ -12,6 +12,7 @@ longer. What a request is wrong about fails that request alone, as the exception
 """
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -113,7 +114,9 @@ class Server:
 
 
 def is_point(request: Any) -> bool:
-    return isinstance(request, tuple) and len(request) == 2 and all(np.isfinite(request))
+    if not isinstance(request, tuple) or len(request) != 2:
+        return False
+    return all(isinstance(number, (int, float)) and math.isfinite(number) for number in request)
 
 
 def _prediction(probabilities: Array) -> Prediction:

@@ -194,7 +194,8 @@ def save(folder: Path, tables: Part, totals: dict[str, int]) -> None:
     """Write this replica's share for `--merge`."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"part-{os.environ.get('FRAY_REPLICA_ID', '0')}.json"
-    part.write_text(json.dumps({"tables": tables, "totals": totals}))
+    of = os.environ.get("FRAY_REPLICA_COUNT", "1")
+    part.write_text(json.dumps({"tables": tables, "totals": totals, "of": of}))
     print(f"{totals['files']:,} files counted into {part}")
 
 
@@ -217,6 +218,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         saved = [json.loads(path.read_text()) for path in sorted(args.merge.glob("part-*.json"))]
         if not saved:
             parser.error(f"--merge: no part-*.json in {args.merge}")
+        if {part["of"] for part in saved} != {str(len(saved))}:
+            parser.error(f"--merge: {args.merge} does not hold all parts of one run: empty it and save again")
         totals = sum((Counter(part["totals"]) for part in saved), Counter())
         show(merge(*(part["tables"] for part in saved)), dict(totals), args.top)
         return 0

@@ -22,7 +22,7 @@ import sysconfig
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, repeat, zip_longest
@@ -138,11 +138,18 @@ class Client:
     """Streams requests in and answers out, in the order of the requests.
 
     Args:
+        check: Called when no answer has come for a second; raises where none will come.
         window: How many requests may be unanswered at a time.
     """
 
-    def __init__(self, requests: Queue[Request], answers: Queue[Answer], window: int = 20 * BATCH) -> None:
-        self._requests, self._answers, self._window = requests, answers, window
+    def __init__(
+        self,
+        requests: Queue[Request],
+        answers: Queue[Answer],
+        check: Callable[[], None],
+        window: int = 20 * BATCH,
+    ) -> None:
+        self._requests, self._answers, self._check, self._window = requests, answers, check, window
         self.repeated = 0  # answers that came once more, and were dropped
 
     def ask(self, lines: Iterator[str]) -> Iterator[str]:
@@ -178,6 +185,8 @@ class Client:
                 arrived[answer.number] = answer.package
         if leases:
             self._answers.done_many(leases)
+        else:
+            self._check()
 
 
 def run(count: int, workers: int, crash: float) -> list[str]:
@@ -196,8 +205,14 @@ def run(count: int, workers: int, crash: float) -> list[str]:
                 max_retries_failure=10_000,  # a worker that died is started again
             )
         )
+
+        def check() -> None:
+            info = cluster.poll(job_id)
+            if info.finished:
+                raise RuntimeError(f"the workers ended early: {info.error_message}")
+
         try:
-            client = Client(requests, answers)
+            client = Client(requests, answers, check)
             asked, truth = zip(*((line, package) for package, line in questions(count)), strict=True)
             given = list(client.ask(iter(asked)))
             client.settle()

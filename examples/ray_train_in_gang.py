@@ -100,7 +100,11 @@ def main() -> None:
         gang=True,
     )
     cluster = create_cluster(args.cluster)
-    cluster.wait(cluster.launch(request), stream_logs=True, raise_on_failure=True)
+    job_id = cluster.launch(request)
+    try:
+        cluster.wait(job_id, stream_logs=True, raise_on_failure=True)
+    finally:
+        cluster.terminate(job_id)  # one that has ended stays as it is
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import argparse
 import math
 import random
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -171,6 +172,7 @@ def train(rollouts: int) -> None:
         if not found:
             if cluster.poll(job_id).finished:
                 raise RuntimeError(f"the rollouts ended early: {cluster.poll(job_id).error_message}")
+            time.sleep(0.05)
             continue
         weights = improved(weights, found)
         updates += 1
@@ -209,9 +211,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     cluster = current_cluster()
     request = JobRequest("train", train, (args.rollouts,), resources=small())
     job_id = cluster.launch(request)
-    for line in cluster.monitor(job_id):
-        print(line)
-    cluster.wait(job_id, raise_on_failure=True)
+    try:
+        for line in cluster.monitor(job_id):
+            print(line)
+        cluster.wait(job_id, raise_on_failure=True)
+    finally:
+        cluster.terminate(job_id)  # also what it launched; one that has ended stays as it is
     return 0
 
 

@@ -64,6 +64,22 @@ def test_replicas_share_the_work_and_their_parts_add_up(
     assert run("--merge", str(tmp_path)) == whole
 
 
+def test_parts_of_an_earlier_run_are_not_counted_again(
+    run: Run,
+    census: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for replica, count in (("0", "3"), ("1", "3"), ("2", "3"), ("0", "2"), ("1", "2")):
+        monkeypatch.setenv("FRAY_REPLICA_COUNT", count)
+        monkeypatch.setenv("FRAY_REPLICA_ID", replica)
+        run("--context", "sync", "--limit", "6", "--save", str(tmp_path))
+    with pytest.raises(SystemExit):
+        census.main(["--merge", str(tmp_path)])
+    assert "does not hold all parts of one run" in capsys.readouterr().err
+
+
 def test_a_folder_without_parts_is_refused(census: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         census.main(["--merge", str(tmp_path)])

@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from fray.backend import Spec
 from fray.cluster import DirectoryCluster
 from fray_dask import connection
 
@@ -25,8 +26,8 @@ class DaskCluster(DirectoryCluster):
     def __init__(self, *, address: str | None = None, root: str | None = None) -> None:
         self._address = address
         root = root or str(Path.home() / ".fray-dask")
-        where = f"address={address}&" if address else ""
-        super().__init__(f"dask?{where}root={root}", root)
+        options = {"address": address, "root": root} if address else {"root": root}
+        super().__init__(str(Spec("dask", options)), root)
 
     def _start(self, job_id: str, command: Sequence[str]) -> None:
         with connection.connect(self._address) as client:
