@@ -208,6 +208,7 @@ def test_a_config_counts_its_chips() -> None:
     assert ResourceConfig(replicas=5).chip_count() == 0
     with pytest.raises(ValueError, match=r"^replicas must be given to chip_count as 4 or 2, got None"):
         ResourceConfig.with_tpu("v4-8", slices=(4, 2)).chip_count()
+    assert ResourceConfig.with_tpu("v4-8", slices=(4, 2)).chip_count(replicas=2) == 2 * 4
 
 
 def test_a_device_says_its_kind_and_its_variant() -> None:

@@ -38,7 +38,8 @@ class ResourceConfig:
         ram: Memory, in the form of `format_size`.
         disk: Disk space, in the form of `format_size`.
         device: The accelerator of each replica.
-        replicas: How many run; or the numbers that are acceptable, the preferred one first.
+        replicas: How many run; or the numbers that are acceptable, the preferred one first. Of TPU
+            slices a job gets the largest acceptable number that is free when it starts.
             A replica of a TPU job is a slice.
         preemptible: Whether it may run on machines that can be taken away.
         regions: Where it may run, the preferred one first; None for anywhere.
@@ -99,13 +100,16 @@ class ResourceConfig:
         """Disk space in bytes."""
         return parse_size(self.disk)
 
-    def chip_count(self) -> int:
+    def chip_count(self, *, replicas: int | None = None) -> int:
         """Return the accelerator chips of all replicas, none for a CPU job.
 
+        Args:
+            replicas: How many run, where several numbers are acceptable.
+
         Raises:
-            ValueError: Several numbers of replicas are acceptable.
+            ValueError: The number of replicas is open or not acceptable.
         """
-        return self.device.chips * self._running(None, "chip_count")
+        return self.device.chips * self._running(replicas, "chip_count")
 
     def device_flops(self, dtype: str = "bf16") -> float:
         """Return the peak dense rate of one chip in operations per second.
