@@ -23,6 +23,7 @@ from fray.backend import Supervision, dumps, environment_of, oom_kills
 from fray.cluster import (
     Cluster,
     Entrypoint,
+    EnvironmentConfig,
     JobId,
     JobRequest,
     JobStatus,
@@ -605,3 +606,38 @@ def test_several_processes_of_a_replica_register_one_name(state_dir: Path, tmp_p
     assert len(list(left.parent.iterdir())) == 1
     gate.touch()
     cluster.wait(job_id, timeout=30)
+
+
+def test_a_state_home_that_is_not_absolute_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FRAY_STATE_DIR")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", "elsewhere")
+    monkeypatch.chdir(tmp_path)
+    cluster = LocalCluster()
+    first = launch(cluster, program("pass"))
+    second = cluster.launch(JobRequest("second", program("pass"), after=[first]))
+    assert cluster.wait(second, timeout=30).status is JobStatus.SUCCEEDED
+    assert (tmp_path / ".local" / "state" / "fray" / "jobs" / second).is_dir()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_supervisor_that_cannot_start_says_why_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(cpus=1)
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho a library is missing >&2\nexit 1\n")
+    broken.chmod(0o700)
+    # More than a pipe holds: the launch notices that nobody reads its plan.
+    big = EnvironmentConfig(env_vars={"BIG": "x" * 300_000})
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", os.fspath(broken))
+        with pytest.raises(
+            FrayError, match=r"supervisor of job 'big-\w+' could not be started: a library is missing"
+        ):
+            cluster.launch(JobRequest("big", program("pass"), environment=big))
+    assert cluster.list_jobs() == []
+    job_id = launch(cluster, program("pass"), resources=ResourceConfig(cpu=1))
+    assert cluster.wait(job_id, timeout=30).status is JobStatus.SUCCEEDED

@@ -15,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fray import UnsupportedError
-from fray.cluster import Entrypoint, GpuConfig, JobId, JobRequest, JobStatus, ResourceConfig
+from fray.cluster import (
+    Entrypoint,
+    GpuConfig,
+    JobId,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    create_cluster,
+)
 from fray.testing.cluster import launch, program, until
 from fray_local import LocalCluster
 from fray_local.testing import Amounts, Claim, admit
@@ -109,6 +117,42 @@ def test_a_launch_between_two_steps_of_another_is_not_given_the_same_room(
     assert "1 CPU (0 CPUs of 1 CPU free)" in pending_reason(cluster, waits)
     go.touch()
     assert [info.status for info in cluster.wait(jobs, timeout=30)] == [JobStatus.SUCCEEDED] * 2
+
+
+def test_the_first_gpus_are_of_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    cluster = LocalCluster(gpus=1)
+    shows = program("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    job_id = launch(cluster, shows, resources=ResourceConfig.with_gpu("H100", 1))
+    assert cluster.wait(job_id, timeout=30).status is JobStatus.SUCCEEDED
+    assert list(cluster.monitor(job_id)) == ["4"]
+    with pytest.raises(ValueError, match=r"gpus must be at most 2, because there are the GPUs 4,5, got 3"):
+        LocalCluster(gpus=3)
+
+
+@pytest.mark.parametrize("damage", [{"later": 1}, 5, [5], {"record": "x"}, None])
+def test_a_claim_that_cannot_be_read_frees_nothing_of_the_others(
+    state_dir: Path, tmp_path: Path, damage: Any
+) -> None:
+    cluster, go = LocalCluster(gpus=1), tmp_path / "go"
+    first = launch(cluster, program(HOLD, go), resources=ResourceConfig.with_gpu("H100", 1))
+    (path,) = state_dir.glob("claims.*.json")
+    (row,) = json.loads(path.read_text())
+    path.write_text(json.dumps([row | {"later": {"of": [1]}}, damage, row | {"record": "x", "need": 7}]))
+    second = launch(cluster, program("pass"), resources=ResourceConfig.with_gpu("H100", 1))
+    assert "waiting for 1 GPU (0 GPUs of 1 GPU free)" in pending_reason(cluster, second)
+    go.touch()
+    infos = cluster.wait([first, second], timeout=30)
+    assert [info.status for info in infos] == [JobStatus.SUCCEEDED] * 2
+
+
+def test_amounts_of_a_cluster_are_the_same_for_those_who_open_its_spec() -> None:
+    assert LocalCluster(memory=8 * 2**30, cpus=2.0).spec == "local?cpus=2&memory=8g"
+    assert LocalCluster(memory=8 * 2**30 + 1).spec == "local?memory=8589934593b"
+    assert LocalCluster(cpus=1.23456789).spec == "local?cpus=1.23456789"
+    for cluster in (LocalCluster(memory=2**30), LocalCluster(memory="1.5g", cpus=1e-7)):
+        opened: Any = create_cluster(cluster.spec)
+        assert opened.spec == cluster.spec
 
 
 def test_what_can_never_fit_is_refused_at_launch() -> None:

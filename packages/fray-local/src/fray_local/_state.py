@@ -19,7 +19,9 @@ def state_dir() -> Path:
     try:
         if sys.platform == "darwin":
             return Path.home() / "Library" / "Application Support" / "fray"
-        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fray"
+        states = Path(os.environ.get("XDG_STATE_HOME") or "")
+        # Its specification: a path that is not absolute is ignored.
+        return (states if states.is_absolute() else Path.home() / ".local" / "state") / "fray"
     except RuntimeError as error:
         raise FrayError(
             "this user has no home directory: set FRAY_STATE_DIR to a folder for the records of jobs"

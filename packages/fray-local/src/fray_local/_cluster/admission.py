@@ -25,6 +25,7 @@ from fray.backend import (
 TYPE_CHECKING = False  # a supervisor loads this, and imports little
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 _KINDS = ("cpu", "ram", "gpu", "slice")
 
@@ -174,9 +175,11 @@ class AdmissionFile(NamedTuple):
 
         try:
             with open(self.path) as file:
-                return [_claim_of(data) for data in json.load(file)]
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
+                rows = list(json.load(file))
+        except (FileNotFoundError, ValueError, TypeError):
             return []
+        # Each by itself: a row that is damaged must not free what the jobs of the others hold.
+        return [claim for claim in map(_claim_of, rows) if claim is not None]
 
     def _write(self, claims: list[Claim]) -> None:
         import json
@@ -272,7 +275,16 @@ def _data_of(claim: Claim) -> dict[str, object]:
     return {**claim._asdict(), "need": claim.need._asdict(), "room": claim.room._asdict()}
 
 
-def _claim_of(data: dict[str, object]) -> Claim:
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    need, room = (Amounts(**values.pop(name)) for name in ("need", "room"))  # type: ignore[arg-type]
-    return Claim(**values, need=need, room=room)  # type: ignore[arg-type]
+def _claim_of(data: Any) -> Claim | None:
+    """Return the claim of a row, without what only a later Fray knows of it; None where it is damaged."""
+    try:
+        values = {name: data[name] for name in Claim._fields if name in data}
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        amounts = {name: _amounts_of(values[name]) for name in ("need", "room")}
+        return Claim(**values | lists | amounts)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _amounts_of(data: dict[str, float]) -> Amounts:
+    return Amounts(**{kind: float(value) for kind, value in data.items() if kind in _KINDS})

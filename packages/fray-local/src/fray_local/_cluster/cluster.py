@@ -4,12 +4,12 @@ import contextlib
 import os
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from fray import JobId, JobRequest
+from fray import FrayError, JobId, JobRequest
 from fray.backend import (
     JOB_VARIABLE,
     ClusterCapabilities,
@@ -37,7 +37,9 @@ from fray_local._cluster.planning import Machine, Settings, plan_local
 from fray_local._cluster.slices import Slices
 from fray_local._cluster_config import LocalClusterConfig
 from fray_local._state import state_dir
+from fray_resources import format_size, parse_size
 
+_LAST_LINES = 20  # of what a supervisor wrote that could not start
 # Run by the shell that is gone at once: the supervisor is nobody's child, so that nobody has to reap
 # it. In the background a shell gives /dev/null for stdin, unless a descriptor is given by number.
 _SHELL = 'exec 3<&0; "$@" <&3 3<&- >&2 & echo $!'
@@ -57,7 +59,7 @@ class LocalCluster(DirectoryCluster):
         slices: Simulated slices that there are, of whatever type; None for as many as are requested.
         context: The spec of the context that jobs find as their current one; None for `"process"`.
         cpus: CPUs that jobs may use; None for all that this process may.
-        memory: Memory that jobs may use, e.g. `"16g"`; None for all there is.
+        memory: Memory that jobs may use, e.g. `"16g"`, or a number of bytes; None for all there is.
         gpus: GPUs that jobs may use, the first so many; None for all there are.
         enforce_memory: End a job that takes more memory than it requested, all replicas together; refused
             where the machine does not let us. Else what it used is measured and reported.
@@ -87,7 +89,7 @@ class LocalCluster(DirectoryCluster):
         slices: int | None = None,
         context: str | None = None,
         cpus: float | None = None,
-        memory: str | None = None,
+        memory: str | int | None = None,
         gpus: int | None = None,
         enforce_memory: bool = False,
         keep_jobs: int = 1000,
@@ -102,6 +104,8 @@ class LocalCluster(DirectoryCluster):
             "enforce_memory": enforce_memory,
         }
         simulated = {"simulate": simulate, "slices": slices}
+        # In a spec a number alone is one of GiB.
+        memory = None if memory is None else format_size(parse_size(memory, field="memory"))
         spec = _spec(**switches, **simulated, context=context, cpus=cpus, memory=memory, gpus=gpus)
         self._root = state_dir()
         super().__init__(
@@ -155,39 +159,68 @@ class LocalCluster(DirectoryCluster):
         self, plan: JobPlan | SweepPlan, draft: Path, record: Path, lock: SupervisorLock
     ) -> None:
         lock.say(Holder(host=this_host(), boot=boot_id()))  # the lock is never free from here on
-        command = supervisor_command(os.fspath(record), import_paths(), lock.fileno())
-        with (
-            (draft / "supervisor.log").open("ab") as output,
-            subprocess.Popen(
-                ["/bin/sh", "-c", _SHELL, "sh", *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                env=os.environ | {JOB_VARIABLE: os.fspath(record)},
-                cwd="/",
-                start_new_session=True,
-                pass_fds=[lock.fileno()],
-            ) as shell,
-        ):
-            assert shell.stdin is not None
-            assert shell.stdout is not None
-            if draft != record:  # else it is a job that runs again
-                write_record(draft, plan)  # meanwhile the supervisor comes up; it ends if it gets no plan
-            pid = int(shell.stdout.readline())
-            # Before its claim: other launchers drop a claim where they find no lock of a living supervisor.
-            if draft != record:
-                draft.rename(record)
-            # Here, so that jobs stand in line as they were launched, not as their supervisors came up.
-            room = _room_to_enter(plan)
-            try:
-                granted = room.enter_at_launch() if room else None
-                shell.stdin.write(packed_plan(plan._replace(granted=granted)))
-            except BaseException:
-                if room:
-                    room.leave()
-                raise
+        room = _room_to_enter(plan)
+        try:
+            with (draft / "supervisor.log").open("a+b") as output, _shell(record, lock, output) as shell:
+                if draft != record:  # else it is a job that runs again
+                    write_record(draft, plan)  # meanwhile the supervisor comes up; it ends if it gets no plan
+                with _saying_why(plan.job_id, output):
+                    pid = _pid_from(shell)
+                    # Before its claim: a claim is dropped where there is no lock of a living supervisor.
+                    if draft != record:
+                        draft.rename(record)
+                    # Here, so that jobs stand in line as they were launched, not as they came up.
+                    granted = room.enter_at_launch() if room else None
+                    _send(shell, packed_plan(plan._replace(granted=granted)))
+        except BaseException:
+            if room:
+                room.leave()
+            raise
         if os.getpid() == 1:  # of a container: what is nobody's child is ours, and nobody else collects it
             _collect_aside(pid)
+
+
+def _shell(record: Path, lock: SupervisorLock, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the shell that starts a supervisor and writes its process id."""
+    command = supervisor_command(os.fspath(record), import_paths(), lock.fileno())
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _SHELL, "sh", *command],
+        bufsize=0,  # what a buffer holds is written when it is closed: a launch that failed would run
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=output,
+        env=os.environ | {JOB_VARIABLE: os.fspath(record)},
+        cwd="/",
+        start_new_session=True,
+        pass_fds=[lock.fileno()],
+    )
+
+
+def _pid_from(shell: subprocess.Popen[bytes]) -> int:
+    assert shell.stdout is not None
+    line = shell.stdout.readline()
+    if not line:
+        raise BrokenPipeError("the shell could not fork")
+    return int(line)
+
+
+def _send(shell: subprocess.Popen[bytes], data: bytes) -> None:
+    assert shell.stdin is not None
+    left = memoryview(data)
+    while left:
+        left = left[shell.stdin.write(left) :]
+
+
+@contextlib.contextmanager
+def _saying_why(job_id: str, output: IO[bytes]) -> Iterator[None]:
+    """Where the shell or the supervisor has ended, raise what they wrote."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        output.seek(0)
+        lines = output.read().decode(errors="replace").splitlines()
+        why = "\n".join(lines[-_LAST_LINES:]) or "it has written nothing"
+        raise FrayError(f"the supervisor of job {job_id!r} could not be started: {why}") from error
 
 
 def _room_to_enter(plan: JobPlan | SweepPlan) -> MachineRoom | None:
@@ -219,4 +252,4 @@ def _spec(**options: Any) -> str:
 def _text(value: Any) -> str:
     if value is True:
         return "true"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -35,20 +35,18 @@ class Machine:
     gpus: tuple[str, ...]
 
     @classmethod
-    def of(cls, cpus: float | None, memory: str | None, gpus: int | None) -> "Machine":
+    def of(cls, cpus: float | None, memory: str | int | None, gpus: int | None) -> "Machine":
         """Describe this machine, or as much of it as is given.
 
         Raises:
-            ValueError: An amount is none.
+            ValueError: An amount is none, or the machine has GPUs, but not so many.
         """
         if cpus is not None and not cpus > 0:
             raise invalid("cpus", "a number above 0", cpus)
-        if gpus is not None:
-            check_count("gpus", gpus)
         return cls(
             cpus=_machine.cpu_count() if cpus is None else cpus,
             memory=_machine.memory_bytes() if memory is None else parse_size(memory, field="memory"),
-            gpus=tuple(_machine.gpu_ids() if gpus is None else map(str, range(gpus))),
+            gpus=_first_gpus(gpus),
         )
 
     @property
@@ -113,6 +111,17 @@ def plan_local(
         address="127.0.0.1",
         memory_limit=request.resources.ram_bytes * plan.replicas if settings.limits_memory else None,
     )
+
+
+def _first_gpus(wanted: int | None) -> tuple[str, ...]:
+    """Return the ids of so many GPUs, from the first; of a machine without any, ids for tests."""
+    there = _machine.gpu_ids()
+    if wanted is None:
+        return tuple(there)
+    check_count("gpus", wanted)
+    if there and wanted > len(there):
+        raise invalid("gpus", f"at most {len(there)}, because there are the GPUs {','.join(there)}", wanted)
+    return tuple((there or list(map(str, range(wanted))))[:wanted])
 
 
 def _check_supported(request: JobRequest, environment: EnvironmentConfig, settings: Settings) -> None:
