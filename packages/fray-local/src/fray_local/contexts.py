@@ -132,7 +132,8 @@ os.register_at_fork(after_in_child=_forget_homes)
 class SyncContext(_LocalContext):
     """Runs every task inside the call that submits it: what a debugger wants, and the plainest oracle.
 
-    An async actor has a thread for its event loop here too. `max_workers`, `num_cpus` and `memory` are hints.
+    An async actor has a thread for its event loop here too, and what waits for its results runs in one more.
+    `max_workers`, `num_cpus` and `memory` are hints.
 
     Args:
         check_serialization: Pickle arguments and results as a cluster would, so that what cannot

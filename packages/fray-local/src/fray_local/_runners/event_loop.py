@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import threading
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from fray import TaskCancelledError
 from fray.backend import (
     CallExecutor,
     NoThreadError,
+    Ready,
     arguments_of,
     dispatch,
     set_current_call,
@@ -84,7 +85,7 @@ class EventLoopActor:
         except BaseException as error:  # noqa: BLE001 - SystemExit, say, of a task that the actor started
             actor = self._actor()
             if actor is not None:
-                dispatch(actor.die("its event loop ended: {cause!r}", error))
+                self._settle(actor.die, "its event loop ended: {cause!r}", error)
             return True
 
     def _begin(self, call: Any) -> None:
@@ -106,7 +107,11 @@ class EventLoopActor:
     def _over(self, call: Any, task: asyncio.Task[None]) -> None:
         self._tasks.pop(call, None)
         if task.cancelled():  # by the program, before its first step
-            dispatch(call.fail(_cancelled(call)))
+            self._settle(call.fail, _cancelled(call))
+
+    def _settle(self, settle: Callable[..., Ready], *args: Any) -> None:
+        """End calls, and start what became ready by that."""
+        dispatch(settle(*args))
 
     async def _run(self, call: Any) -> None:
         try:
@@ -120,11 +125,11 @@ class EventLoopActor:
                     result = await result
                 result = self._executor.kept(call, result)
         except asyncio.CancelledError:  # by `cancel`, or by the program itself, also before its turn
-            dispatch(call.fail(_cancelled(call)))
+            self._settle(call.fail, _cancelled(call))
         except BaseException as error:  # noqa: BLE001 - whatever the method raised is its result
-            dispatch(call.fail(self._executor.kept_error(error, __file__)))
+            self._settle(call.fail, self._executor.kept_error(error, __file__))
         else:
-            dispatch(call.succeed(result))
+            self._settle(call.succeed, result)
 
     async def _produce(self, call: Any, generator: Any) -> None:
         if hasattr(generator, "__anext__"):

@@ -3,10 +3,20 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fray import DeadlockError
-from fray.backend import CallExecutor, InProcessRunner, OneAtATime, apart, dispatch, set_lender
+from fray.backend import (
+    CallExecutor,
+    InProcessRunner,
+    OneAtATime,
+    Ready,
+    apart,
+    dispatch,
+    run_aside,
+    set_lender,
+)
 from fray_local._runners.event_loop import EventLoopActor
 
 
@@ -23,15 +33,24 @@ class InlineRunner(InProcessRunner):
 
     def start(self, calls: Sequence[Any]) -> None:
         """Run them now, and then what became ready by that."""
+        if _thread.settles_on_loop:
+            _run_aside(partial(self.start, calls))
+            return
         for call in calls:
             with apart():
                 ready = self._executor.run(call)
             dispatch(ready)
 
+    def resume(self, call: Any, more: int, parked: bool) -> None:
+        """Make the items that were requested; always here, as the context's end waits for this."""
+        if parked:
+            with apart():
+                self._executor.run(call)  # nothing becomes ready by a stream
+
     def new_actor(self, actor: Any) -> Any:
         """Return what runs an actor's calls."""
         if actor.asynchronous:
-            return EventLoopActor(actor, self._executor)
+            return LoopBesideInline(actor, self._executor)
         return InlineActor(self._executor)
 
     def close(self, *, wait: bool) -> None:
@@ -45,9 +64,29 @@ class InlineRunner(InProcessRunner):
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.actors: list[InlineActor] = []  # that this thread runs methods of
+        self.settles_on_loop = False  # it ends calls of an async actor, and is needed for the others
 
 
 _thread = _Thread()
+
+
+class LoopBesideInline(EventLoopActor):
+    """An async actor whose thread serves it alone: what it makes ready runs in another one."""
+
+    def _settle(self, settle: Callable[..., Ready], *args: Any) -> None:
+        _thread.settles_on_loop = True
+        try:
+            super()._settle(settle, *args)
+        finally:
+            _thread.settles_on_loop = False
+
+
+def _run_aside(act: Callable[[], object]) -> None:
+    _thread.settles_on_loop = False  # where there can be no other thread, this one runs it
+    try:
+        run_aside(act, "fray-inline")
+    finally:
+        _thread.settles_on_loop = True
 
 
 class InlineActor:
@@ -67,6 +106,12 @@ class InlineActor:
     def start(self, calls: Sequence[Any]) -> None:
         """Run them now, unless another thread does, which then runs these, too."""
         self._queue.extend(calls)
+        if _thread.settles_on_loop:
+            _run_aside(self._run_all)
+        else:
+            self._run_all()
+
+    def _run_all(self) -> None:
         while self._queue and self._alone.run(self._run_queued):
             pass
 
