@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from descriptors import few_descriptors
 
 from fray import (
     ActorDiedError,
@@ -42,19 +43,6 @@ class Mortal:
 
     def hold(self, seconds: float) -> None:
         time.sleep(seconds)
-
-
-@contextlib.contextmanager
-def few_descriptors(spare: int = 1) -> Iterator[None]:
-    """Let this process open so many more files, and no more."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + spare, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 class TestDescriptors:

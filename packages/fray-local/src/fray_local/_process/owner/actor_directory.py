@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from urllib.parse import quote
 
@@ -44,6 +44,9 @@ class ActorRecord:
     job_id: str | None = None
 
 
+_FIELDS = {field.name for field in fields(ActorRecord)}
+
+
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.locks: dict[Path, int] = {}  # that this thread waits for or holds
@@ -60,13 +63,17 @@ class ActorDirectory:
         self.folder = (root or state_dir()) / "actors" / quote(namespace, safe="")
 
     def find(self, name: str) -> tuple[ActorRecord, socket.socket] | None:
-        """Return a living actor's record and a connection to it."""
+        """Return a living actor's record and a connection to it.
+
+        Raises:
+            OSError: It cannot be known whether it lives: this process can open no more files, say.
+        """
         record = self._read(self._path(name, "json"))
         if record is None:
             return None
         try:
             return record, self._connect(name)
-        except OSError:
+        except (ConnectionRefusedError, FileNotFoundError):  # nothing listens there
             return None
 
     def claim(self, record: ActorRecord) -> socket.socket | None:
@@ -123,9 +130,11 @@ class ActorDirectory:
 
     def _read(self, path: Path) -> ActorRecord | None:
         try:
-            record = ActorRecord(**json.loads(path.read_text()))
+            said = json.loads(path.read_text()).items()
+            # A later version may say more of an actor; that makes it no other one.
+            record = ActorRecord(**{field: value for field, value in said if field in _FIELDS})
             record.name.encode()
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # damaged
+        except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError):  # damaged
             return None
         values = ((record.label, str), (record.methods, dict), (record.created_at, float))
         return record if all(isinstance(value, kind) for value, kind in values) else None
