@@ -4,12 +4,30 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from descriptors import few_descriptors
 
-from fray import ActorAlreadyExistsError, JobContext, create_context
+from fray import (
+    ActorAlreadyExistsError,
+    ActorDiedError,
+    ActorNotFoundError,
+    ActorOptions,
+    JobContext,
+    create_context,
+)
+from fray.testing.command_line import main
+from fray.testing.gates import until
 from fray.testing.tasks import Counter
+
+
+def is_dead(context: JobContext, counter: Any) -> bool:
+    try:
+        context.get(counter.value(), timeout=60)
+    except ActorDiedError:
+        return True
+    return False
 
 
 @pytest.fixture
@@ -44,3 +62,24 @@ class TestNames:
         with pytest.raises(ActorAlreadyExistsError):
             second.create_actor(Counter, name="tally")
         assert second.get(second.get_actor("tally").value(), timeout=60) == 5
+
+
+class TestKilling:
+    @pytest.mark.parametrize("by", ["a program", "the command line"])
+    def test_an_actor_that_another_program_has_killed_is_not_made_anew(
+        self, by: str, programs: tuple[JobContext, JobContext]
+    ) -> None:
+        first, second = programs
+        counter = first.create_actor(Counter, options=ActorOptions(name="tally", max_restarts=3))
+        assert first.get(counter.increment(), timeout=60) == 1
+        if by == "a program":
+            second.kill(second.get_actor("tally"))
+        else:
+            assert main(["actors", "kill", "tally"]) == 0
+        until(lambda: is_dead(first, counter), "its owner has noticed", 30)
+        with pytest.raises(ActorDiedError, match="another program has killed it"):
+            first.get(counter.increment(), timeout=60)
+        with pytest.raises(ActorNotFoundError):
+            first.get_actor("tally")
+        again = second.create_actor(Counter, 7, name="tally")
+        assert first.get(first.get_actor("tally").value(), timeout=60) == second.get(again.value()) == 7

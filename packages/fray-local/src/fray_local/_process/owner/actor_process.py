@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from fray.backend import EngineEndpoint, disown_in_children, dispatch, identity_of, note_kept
+from fray.backend import EngineEndpoint, Ready, disown_in_children, dispatch, identity_of, note_kept
 from fray_local._process.owner.actor_directory import ActorRecord
 from fray_local._process.owner.actor_reservations import ActorReservation
 from fray_local._process.owner.calls import CallState, packs_values
@@ -204,11 +204,14 @@ class ActorProcess:
             return
         self._worker = None  # calls that come now wait
         reason = f"{worker.pid} {how}" if worker.pid else how
+        died = partial(self.actor.process_died, reason, started, unstarted)
+        if worker.was_killed:  # whatever its `max_restarts`: a killed actor is not made anew
+            died = partial(self.actor.die, "another program has killed it")
         # Those that were on their way to it are returned before.
-        worker.after_given(partial(self._serial.run, partial(self._process_died, reason, started, unstarted)))
+        worker.after_given(partial(self._serial.run, partial(self._process_died, died)))
 
-    def _process_died(self, reason: str, started: list[Any], unstarted: list[Any]) -> None:
-        dispatch(self.actor.process_died(reason, started, unstarted))
+    def _process_died(self, died: Callable[[], Ready]) -> None:
+        dispatch(died())
         if self.actor.dead or self._retired:
             self._leave()
 

@@ -77,7 +77,7 @@ class WorkerConnection:
         self._sent = SentSegments(self._forget_soon)
         self._ids = itertools.count(1)
         self._sending = SerialQueue()
-        self._is_gone = False
+        self._is_gone = self.was_killed = False  # `was_killed`: by another program, and for good
         self._handlers: dict[type, Callable[[Any, deque[int]], None]] = {
             Done: self._done,
             Item: self._item,

@@ -18,6 +18,7 @@ from fray_local._process.protocol.held_frames import SIZE, last_started, unsent
 from fray_local._process.protocol.messages import Loaded, Message, Request, WorkerSettings
 from fray_local._process.protocol.values import memory_file
 from fray_local._process.protocol.wire import close_all, describe_failure
+from fray_local._process.worker.leaving import KILLED
 
 _READ = 1
 _HINT = "; if nobody sent it, the system had run out of memory"
@@ -111,6 +112,7 @@ class WorkerProcess(WorkerConnection):
         self.channel.drain()
         memory = os.pread(self._mark, SIZE, 0)
         self.channel.recover(*unsent(memory))
+        self.was_killed = status == KILLED
         self._mark_lost(self._why or _how(status), last_started(memory))
 
     def _close_files(self) -> None:

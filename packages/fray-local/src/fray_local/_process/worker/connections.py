@@ -34,6 +34,7 @@ from fray_local._process.protocol.wire import Reader, close_all, describe_failur
 from fray_local._process.worker import output
 from fray_local._process.worker.incoming_calls import FunctionCache, IncomingCall
 from fray_local._process.worker.interfaces import CallRunner
+from fray_local._process.worker.leaving import KILLED
 from fray_local._process.worker.outbox import Outbox
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
@@ -185,7 +186,7 @@ def _die() -> NoReturn:
             partial(process_tree.descendants, os.getpid(), SUPERVISOR_MODULE), _KILL_SECONDS
         )
     finally:
-        os._exit(0)
+        os._exit(KILLED)
 
 
 def accept_all(worker: CallRunner, listener: socket.socket) -> None:

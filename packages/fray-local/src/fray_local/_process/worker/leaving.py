@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 
 from fray_local._process.worker import output
 
+KILLED = 113
+"""Exit code of an actor that another program has killed: its owner does not start it again."""
 _SECONDS = 3.0  # for each step
 
 
