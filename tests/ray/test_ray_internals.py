@@ -47,6 +47,7 @@ from fray_ray._ray_internals.dashboard import (
     request,
     upload_workspace,
 )
+from fray_ray._ray_internals.deaths import death_of, is_death_without_cause
 from fray_ray._ray_internals.environment import ADDRESS, JOB_CONFIG, is_of_one_process
 from fray_ray._ray_internals.errors import bound_error_texts, ends_worker
 from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actors_of
@@ -587,6 +588,31 @@ def test_how_ray_ends_a_worker_is_not_how_a_program_exits(cluster: LocalRayClust
 
     assert ray.get(ray.remote(terminated).remote(), timeout=60)
     assert not ends_worker(SystemExit(1))
+
+
+def test_why_an_actor_has_ended_is_known_to_the_head(cluster: LocalRayCluster) -> None:
+    @ray.remote
+    class Mortal:
+        def pid(self) -> int:
+            return os.getpid()
+
+    mortal = Mortal.remote()
+    os.kill(ray.get(mortal.pid.remote(), timeout=60), signal.SIGKILL)
+    with pytest.raises(ray.exceptions.ActorDiedError) as raised:
+        until(lambda: ray.get(mortal.pid.remote(), timeout=60) < 0, "its end is known")
+    assert not is_death_without_cause(raised.value)
+    assert str(death_of(actor_id(mortal).hex())) == str(raised.value)
+
+
+def test_a_death_without_a_cause_is_told_from_an_assertion_of_a_method(cluster: LocalRayCluster) -> None:
+    @ray.remote
+    def fails() -> None:
+        raise AssertionError
+
+    with pytest.raises(AssertionError) as raised:
+        ray.get(fails.remote(), timeout=60)
+    assert not is_death_without_cause(raised.value)
+    assert is_death_without_cause(AssertionError())
 
 
 # --- classes ---

@@ -136,4 +136,4 @@ def end_from_outside(error: Exception, last_lines: str = "") -> AttemptEnd:
         return AttemptEnd(ExitReason.COULD_NOT_START, None, f"could not start: {setup_failure(error)}")
     if isinstance(error, rx.OutOfMemoryError):
         return AttemptEnd(ExitReason.OUT_OF_MEMORY, None, "was ended by Ray because memory ran out")
-    return AttemptEnd(ExitReason.LOST, None, f"was lost: {error}", last_lines)
+    return AttemptEnd(ExitReason.LOST, None, f"was lost: {str(error) or repr(error)}", last_lines)

@@ -12,6 +12,8 @@ from fray_ray._head import nodes
 from fray_ray._head.asides import aside
 from fray_ray._head.record import JobRecord
 from fray_ray._head.reservation import Reservation
+from fray_ray._ray_internals.calls import actor_id
+from fray_ray._ray_internals.deaths import death_of, is_death_without_cause
 
 _LOOK = 0.5  # seconds between looks at a node that goes, and between calls of an actor that cannot be reached
 
@@ -41,6 +43,11 @@ class LostNodes:
                 known = self._record.actors.get(replica)
                 if known is not None and await self.gone([known.node]):
                     raise
+            except AssertionError as error:
+                if not is_death_without_cause(error):
+                    raise
+                ended = actor_id(self._reservation.actor(replica)).hex()
+                raise await aside(death_of, ended) from error
             await asyncio.sleep(_LOOK)
 
     async def why_gone(self, replica: int, end: AttemptEnd) -> AttemptEnd:
