@@ -1,6 +1,10 @@
 """Actors that several programs share: who may have a name, who is found by it, and how they end."""
 
 import json
+import pickle
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +24,22 @@ from fray import (
 from fray.testing.command_line import main
 from fray.testing.gates import until
 from fray.testing.tasks import Counter
+
+LOAD_AND_CALL = """
+    import pickle, sys
+    from fray import FrayError, create_context, use_context
+    with create_context("process", max_workers=1) as context, use_context(context):
+        try:
+            print(context.get(pickle.loads(bytes.fromhex(sys.argv[1])).value(), timeout=60))
+        except FrayError as error:
+            print(type(error).__name__)
+"""
+
+
+def elsewhere(code: str, *args: str) -> str:
+    """Run a program; return what it printed."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *args]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
 
 
 def is_dead(context: JobContext, counter: Any) -> bool:
@@ -62,6 +82,18 @@ class TestNames:
         with pytest.raises(ActorAlreadyExistsError):
             second.create_actor(Counter, name="tally")
         assert second.get(second.get_actor("tally").value(), timeout=60) == 5
+
+    def test_a_handle_of_an_actor_that_is_gone_finds_no_other_one_of_its_name(
+        self, programs: tuple[JobContext, JobContext]
+    ) -> None:
+        first, _ = programs
+        counter = first.create_actor(Counter, 1, name="tally")
+        pickled = pickle.dumps(counter)
+        first.kill(counter)
+        again = first.create_actor(Counter, 2, name="tally")
+        assert first.get(again.value(), timeout=60) == 2
+        assert elsewhere(LOAD_AND_CALL, pickle.dumps(again).hex()) == "2\n"
+        assert elsewhere(LOAD_AND_CALL, pickled.hex()) == "ActorNotFoundError\n"
 
 
 class TestKilling:

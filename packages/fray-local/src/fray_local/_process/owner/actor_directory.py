@@ -43,6 +43,11 @@ class ActorRecord:
     created_at: float = 0.0
     job_id: str | None = None
 
+    @property
+    def address(self) -> tuple[str, str, str]:
+        """Where other processes find this actor, and no later one of its name."""
+        return self.namespace, self.name, str(self.created_at)
+
 
 _FIELDS = {field.name for field in fields(ActorRecord)}
 

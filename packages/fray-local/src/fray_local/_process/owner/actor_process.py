@@ -247,8 +247,7 @@ class ProcessEndpoint(EngineEndpoint):
     @property
     def address(self) -> tuple[str, str, str] | None:
         """Where processes that do not belong to the context find the actor; None where they cannot."""
-        record = self.record
-        return None if record is None else (record.namespace, record.name, str(record.created_at))
+        return None if self.record is None else self.record.address
 
     def _cancel_when_dropped(self, stream: Any) -> None:
         self._runner.close_when_dropped(stream)

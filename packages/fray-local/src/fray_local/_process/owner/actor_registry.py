@@ -107,7 +107,7 @@ class ActorRegistry:
         known = self._at.get(address)
         if known is not None and not known.actor.dead:
             return known
-        endpoint = self._connect(ActorDirectory(namespace), name)
+        endpoint = self._connect(ActorDirectory(namespace), name, address)
         if endpoint is None:
             raise ActorNotFoundError(name)
         endpoint.close_when_dropped()  # each handle that arrives later would leave a connection behind
@@ -229,11 +229,16 @@ class ActorRegistry:
         )
         return self._endpoint(title, methods, options, start_worker, record, own=not detached, needs=needs)
 
-    def _connect(self, directory: ActorDirectory, name: str) -> ProcessEndpoint | None:
+    def _connect(
+        self, directory: ActorDirectory, name: str, address: tuple[str, str, str] | None = None
+    ) -> ProcessEndpoint | None:
         found = directory.find(name)
         if found is None:
             return None
         record, sock = found
+        if address not in (None, record.address):  # another actor has the name by now
+            sock.close()
+            return None
 
         def start_worker(process: ActorProcess) -> WorkerConnection:
             runner = self._runner
