@@ -13,7 +13,7 @@ import pytest
 
 from fray import TaskOptions, UnsupportedError, create_context
 from fray.cluster import Entrypoint, JobRequest, create_cluster
-from fray.job import JobContext, get_job_context
+from fray.job import JobContext
 from fray.testing.gates import Gate, until
 
 
@@ -171,26 +171,6 @@ class TestWhatAWorkerIsGiven:
             assert not context.get(context.run(imported))
         with pytest.raises(ValueError, match="preload names modules"):
             create_context("process?preload=no-module")
-
-    def test_what_earlier_tasks_have_imported_where_others_wait(self) -> None:
-        def load() -> bool:
-            import xmlrpc.client  # noqa: F401
-
-            return True
-
-        def imported() -> bool:
-            return "xmlrpc.client" in sys.modules
-
-        def wait_for_another() -> bool:
-            mine = get_job_context()
-            return bool(mine.get(mine.run(imported)))
-
-        def attempt() -> bool:  # a worker tells what it has imported when it has nothing else to do
-            with create_context("process", max_workers=1) as context:
-                assert context.get(context.run(load))
-                return bool(context.get(context.run(wait_for_another)))
-
-        until(attempt, "a worker comes with what the one before had imported")
 
     def test_portable_options(self, tmp_path: Path) -> None:
         def die_once() -> str:

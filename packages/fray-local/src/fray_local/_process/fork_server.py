@@ -116,13 +116,14 @@ class ForkServer:
         import importlib
         import io
 
-        silence = io.StringIO()
+        silence, before = io.StringIO(), _open_files()
         with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
             for name in modules:
                 with contextlib.suppress(BaseException):
                     importlib.import_module(name)
         gc.freeze()
-        send_all(self._sock, Preloaded(fit=threading.active_count() == 1))
+        # Workers would share what is open, and a lock that another thread holds would stay locked in them.
+        send_all(self._sock, Preloaded(fit=_open_files() <= before and not _has_threads()))
 
     def _fork(self, message: Fork, descriptors: list[int]) -> None:
         number = message.number
@@ -152,6 +153,7 @@ class ForkServer:
             _die_with_parent(server)
             become_subreaper()
             close_all([self._sock.detach(), self._wake, self._wake_end])
+            _reseed()
             work(number, settings, *descriptors)
             code = 0
         except BaseException:  # noqa: BLE001 - the child must never continue as a second fork server
@@ -249,6 +251,28 @@ def _ended_child() -> tuple[int, int | None] | None:
 def _children() -> set[int]:
     """Return this process's children; none where the system does not hand orphans to it."""
     return set(process_tree.children_of(os.getpid())) if sys.platform == "linux" else set()
+
+
+def _open_files() -> int:
+    return len(os.listdir("/dev/fd"))  # noqa: PTH208 - every worker would pay for the import of pathlib
+
+
+def _has_threads() -> bool:
+    """Whether a fork here leaves threads out: those of Python, and those that no fork handler ends."""
+    if threading.active_count() > 1 or sys.platform != "linux":
+        return threading.active_count() > 1
+    pid = os.fork()  # OpenBLAS, for one, ends its threads before a fork and starts them again on demand
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208 - see above
+
+
+def _reseed() -> None:
+    """Have random numbers of its own: the fork has copied NumPy's; `random` sees to itself."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
 
 
 def _die_with_parent(parent: int) -> None:

@@ -45,7 +45,7 @@ class ForkServers:
 
     A module may start threads or keep state that a fork breaks. So the second server starts only where
     more workers will be wanted than there are slots (streams, nested tasks), or where `preload` asks
-    for it, and is not used again once an import has left it with a thread.
+    for it, and is not used again once an import has left it with a thread or an open file.
 
     Args:
         preload: Modules that the program says its tasks will need.
@@ -56,7 +56,7 @@ class ForkServers:
         self._cold = ForkServerClient(loop)
         self._warm: ForkServerClient | None = None
         self._modules: dict[str, None] = dict.fromkeys(preload)  # in the order in which they were loaded
-        self._asked = bool(preload)
+        self._asked = self._promised = bool(preload)
         self._servers: dict[int, ForkServerClient] = {}
 
     def fork(self, child: Child, settings: WorkerSettings, descriptors: Sequence[int], keep: Any) -> None:
@@ -104,13 +104,16 @@ class ForkServers:
         if self._asked and self._warm is None:
             self._preload(at_least=1)
         warm = self._warm
-        same = warm is not None and warm.fit and (settings.env, settings.path) == (warm.env, warm.path)
-        return warm if warm is not None and same else self._cold
+        if warm is None or (settings.env, settings.path) != (warm.env, warm.path):
+            return self._cold
+        # What is imported without having been asked for may prove unfit: nobody waits for that.
+        return warm if warm.fit and (self._promised or not warm.importing) else self._cold
 
     def _preload(self, at_least: int = _WORTH_LOADING) -> None:
         if self._warm is None and len(self._modules) >= at_least:
-            self._warm = ForkServerClient(self._loop)
-            self._warm.preload(list(self._modules))
+            warm = ForkServerClient(self._loop)
+            warm.preload(list(self._modules))
+            self._warm = warm
 
 
 class ForkServerClient:
@@ -131,6 +134,7 @@ class ForkServerClient:
             Preloaded: self._preloaded,
         }
         self.fit = True  # to fork workers
+        self.importing = 0  # requests to import that are not answered
         self.env, self.path = dict(os.environ), import_path()
 
     def fork(self, child: Child, settings: WorkerSettings, descriptors: Sequence[int], keep: Any) -> None:
@@ -145,6 +149,7 @@ class ForkServerClient:
     def preload(self, modules: list[str]) -> None:
         """Let later workers find modules imported."""
         if modules and self.fit:
+            self.importing += 1
             self._requests.run(partial(self._send, Preload(modules)))
 
     def kill(self, number: int) -> None:
@@ -214,6 +219,7 @@ class ForkServerClient:
             act(child)
 
     def _preloaded(self, message: Preloaded) -> None:
+        self.importing -= 1
         self.fit = self.fit and message.fit
 
     def _lost(self, server: "subprocess.Popen[bytes]") -> None:

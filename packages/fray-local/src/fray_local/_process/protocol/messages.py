@@ -362,7 +362,7 @@ class Exited(NamedTuple):
 
 
 class Preloaded(NamedTuple):
-    """Modules are imported; `fit`: the process still has one thread of Python, and may fork."""
+    """Modules are imported; `fit`: they have left neither a thread nor an open file, so it may fork."""
 
     fit: bool
 

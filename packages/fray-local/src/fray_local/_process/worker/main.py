@@ -28,6 +28,7 @@ from fray_local._process.worker.connections import Connection, accept_all
 from fray_local._process.worker.context import WorkerContext
 from fray_local._process.worker.incoming_calls import IncomingCall, packed_error
 from fray_local._process.worker.leaving import join, leave
+from fray_local._process.worker.libraries import is_of_a_library
 from fray_local._process.worker.proxies import Owner
 from fray_local._process.worker.surroundings import Surroundings
 
@@ -232,8 +233,7 @@ class Worker:
         self._modules = len(sys.modules)
         new = [name for name in list(sys.modules) if name not in self._reported]
         self._reported.update(new)
-        new = [name for name in new if getattr(sys.modules.get(name), "__spec__", None) is not None]
-        self._connections[0].outbox.send(Loaded(new))
+        self._connections[0].outbox.send(Loaded([name for name in new if is_of_a_library(name)]))
 
     def _run_task(self, call: IncomingCall) -> None:
         if call.cancelled and call.method != "":  # an actor that is not constructed would answer nobody
