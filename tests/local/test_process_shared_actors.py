@@ -97,6 +97,25 @@ class TestNames:
 
 
 class TestKilling:
+    def test_an_actor_can_be_killed_where_no_more_files_can_be_opened(
+        self, programs: tuple[JobContext, JobContext]
+    ) -> None:
+        first, second = programs
+        own, detached = [
+            first.create_actor(Counter, name=lifetime, lifetime=lifetime) for lifetime in ("job", "detached")
+        ]
+        assert first.get([own.value(), detached.value()], timeout=60) == [0, 0]
+        others = second.get_actor("detached")
+        assert second.get(others.value(), timeout=60) == 0
+        with few_descriptors(0):
+            first.kill(own)
+            second.kill(others)
+        with pytest.raises(ActorDiedError, match="it was killed"):
+            first.get(own.value(), timeout=60)
+        until(lambda: is_dead(first, detached), "the detached one has ended", 20)
+        for name in ("job", "detached"):
+            assert first.get(first.create_actor(Counter, 3, name=name).value(), timeout=60) == 3
+
     @pytest.mark.parametrize("by", ["a program", "the command line"])
     def test_an_actor_that_another_program_has_killed_is_not_made_anew(
         self, by: str, programs: tuple[JobContext, JobContext]

@@ -116,16 +116,15 @@ class ActorRegistry:
     def kill(self, endpoint: ProcessEndpoint) -> None:
         """End an actor and its process, whatever it does; its name is free at once."""
         record = endpoint.record
+        if endpoint.actor.dead and record is not None:  # a detached one may live on without this context
+            found = ActorDirectory(record.namespace).find(record.name)
+            if found is not None and found[0] == record:
+                kill_at(found[1], _KILL_SECONDS)
+            elif found is not None:
+                found[1].close()
+        dispatch(endpoint.actor.die("it was killed"))  # before its files, which may be out of reach
         if record is not None:
-            directory = ActorDirectory(record.namespace)
-            if endpoint.actor.dead:  # a detached one may live on without this context
-                found = directory.find(record.name)
-                if found is not None and found[0] == record:
-                    kill_at(found[1], _KILL_SECONDS)
-                elif found is not None:
-                    found[1].close()
-            directory.remove(record)
-        dispatch(endpoint.actor.die("it was killed"))
+            _free(record)
 
     def end(self) -> None:
         """Let actors of this context end, hang up on others; block until that is done."""
@@ -314,9 +313,14 @@ class ActorRegistry:
         if name is not None and endpoint is not None:
             self._forget(name, endpoint)
         if record is not None:
-            # No descriptor is left, say: the record goes with the next claim, and the calls must fail now.
-            with contextlib.suppress(OSError):
-                ActorDirectory(record.namespace).remove(record)
+            _free(record)
+
+
+def _free(record: ActorRecord) -> None:
+    """Free the name of an actor that is dead."""
+    # No descriptor is left, say: the record goes with the next claim.
+    with contextlib.suppress(OSError):
+        ActorDirectory(record.namespace).remove(record)
 
 
 def _label(title: str, options: ActorOptions) -> str:
