@@ -1,11 +1,14 @@
 """Actors that several programs share: who may have a name, who is found by it, and how they end."""
 
+import fcntl
 import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from fray import (
     ActorOptions,
     JobContext,
     create_context,
+    get_job_context,
 )
 from fray.testing.command_line import main
 from fray.testing.gates import until
@@ -42,6 +46,15 @@ def elsewhere(code: str, *args: str) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
 
 
+def kill(counter: Any) -> None:
+    get_job_context().kill(counter)
+
+
+class Mortal:
+    def pid(self) -> int:
+        return os.getpid()
+
+
 def is_dead(context: JobContext, counter: Any) -> bool:
     try:
         context.get(counter.value(), timeout=60)
@@ -54,7 +67,7 @@ def is_dead(context: JobContext, counter: Any) -> bool:
 def programs() -> Iterator[tuple[JobContext, JobContext]]:
     """Two contexts of one namespace, whose path is longer than a socket's may be."""
     with ExitStack() as ends:
-        made = [create_context("process", max_workers=1, namespace="team" * 30) for _ in range(2)]
+        made = [create_context("process", max_workers=2, namespace="team" * 30) for _ in range(2)]
         first, second = map(ends.enter_context, made)
         yield first, second
 
@@ -96,7 +109,49 @@ class TestNames:
         assert elsewhere(LOAD_AND_CALL, pickled.hex()) == "ActorNotFoundError\n"
 
 
+@pytest.fixture
+def locked(state_dir: Path) -> Iterator[Callable[[], int]]:
+    """Keep all others from changing what is known of shared actors, as a stopped program would."""
+    with ExitStack() as files:
+
+        def lock() -> int:
+            [path] = (state_dir / "actors").glob("*/.lock")
+            file = files.enter_context(path.open("rb+"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return file.fileno()
+
+        yield lock
+
+
 class TestKilling:
+    def test_a_program_answers_its_tasks_while_one_of_them_kills_an_actor(
+        self, programs: tuple[JobContext, JobContext], locked: Callable[[], int]
+    ) -> None:
+        first, _ = programs
+        counter = first.create_actor(Counter, name="tally")
+        assert first.get([counter.value(), first.run(abs, -1)], timeout=60) == [0, 1]
+        lock = locked()
+        killing = first.run(kill, counter)
+        with pytest.raises(ActorDiedError, match="it was killed"):
+            until(lambda: first.get(counter.value(), timeout=10) != 0, "it is dead", 20)
+        assert first.get(first.run(abs, -2), timeout=20) == 2
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert first.get(killing, timeout=60) is None
+
+    def test_a_program_answers_its_tasks_after_a_shared_actor_has_died(
+        self, programs: tuple[JobContext, JobContext], locked: Callable[[], int]
+    ) -> None:
+        first, _ = programs
+        mortal = first.create_actor(Mortal, name="mortal")
+        pid, _ = first.get([mortal.pid(), first.run(abs, -1)], timeout=60)
+        lock = locked()
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ActorDiedError, match="SIGKILL"):
+            until(lambda: first.get(mortal.pid(), timeout=10) != pid, "it is dead", 20)
+        assert first.get(first.run(abs, -2), timeout=20) == 2
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert first.get(first.create_actor(Mortal, name="mortal").pid(), timeout=60) != pid
+
     def test_an_actor_can_be_killed_where_no_more_files_can_be_opened(
         self, programs: tuple[JobContext, JobContext]
     ) -> None:

@@ -102,11 +102,15 @@ class ActorDirectory:
             new.replace(file)
             return listener
 
-    def remove(self, record: ActorRecord) -> None:
-        """Free the name of an actor that is gone or going; one that was made since keeps it."""
+    def remove(self, record: ActorRecord, *, wait: bool = True) -> None:
+        """Free the name of an actor that is gone or going; one that was made since keeps it.
+
+        Raises:
+            BlockingIOError: Another process is changing something here, and this one is not to wait.
+        """
         if not self.folder.is_dir():
             return
-        with self._locked():
+        with self._locked(wait=wait):
             if self._read(self._path(record.name, "json")) == record:
                 for ending in ("json", "sock", "log"):
                     self._path(record.name, ending).unlink(missing_ok=True)
@@ -168,7 +172,7 @@ class ActorDirectory:
             os.close(folder)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, *, wait: bool = True) -> Iterator[None]:
         """Hold the lock of the folder; a finalizer that interrupts its own thread in here has it as well."""
         held = _thread.locks
         below = held.get(self.folder)
@@ -176,7 +180,8 @@ class ActorDirectory:
         held[self.folder] = lock
         try:
             with guarded():
-                fcntl.flock(lock, fcntl.LOCK_EX)  # an open file that has it already gets it at once
+                # An open file that has it already gets it at once.
+                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
                 yield
         finally:
             if below is None:

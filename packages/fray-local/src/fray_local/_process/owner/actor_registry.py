@@ -1,6 +1,5 @@
 """All actors of one context: made here, or found by name in a namespace that processes share."""
 
-import contextlib
 import os
 import socket
 import uuid
@@ -124,7 +123,7 @@ class ActorRegistry:
                 found[1].close()
         dispatch(endpoint.actor.die("it was killed"))  # before its files, which may be out of reach
         if record is not None:
-            _free(record)
+            self._free(record, wait=True)
 
     def end(self) -> None:
         """Let actors of this context end, hang up on others; block until that is done."""
@@ -313,14 +312,16 @@ class ActorRegistry:
         if name is not None and endpoint is not None:
             self._forget(name, endpoint)
         if record is not None:
-            _free(record)
+            self._free(record, wait=False)  # this may be the thread that takes in every result
 
-
-def _free(record: ActorRecord) -> None:
-    """Free the name of an actor that is dead."""
-    # No descriptor is left, say: the record goes with the next claim.
-    with contextlib.suppress(OSError):
-        ActorDirectory(record.namespace).remove(record)
+    def _free(self, record: ActorRecord, *, wait: bool) -> None:
+        """Free the name of an actor that is dead."""
+        try:
+            ActorDirectory(record.namespace).remove(record, wait=wait)
+        except BlockingIOError:
+            self._runner.call_back(partial(self._free, record, wait=True))
+        except OSError:
+            return  # no descriptor is left, say: the record goes with the next claim
 
 
 def _label(title: str, options: ActorOptions) -> str:

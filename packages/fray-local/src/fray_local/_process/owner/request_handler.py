@@ -275,34 +275,41 @@ class RequestHandler:
         function, places, label, methods, options, asynchronous, _ = message
         packed = self._packed(request.worker, function, places, blob)
         make = self._runner.registry.make
-        self._in_background(
+        self._hand(
             request,
             lambda: make(label, methods, packed, options, asynchronous=asynchronous, caller=caller),
         )
 
     def _get_actor(self, caller: Caller, request: PendingRequest, message: GetActor) -> None:
-        self._in_background(request, lambda: self._context.get_actor(message.name))
+        self._hand(request, lambda: self._context.get_actor(message.name))
 
     def _find_actor(self, caller: Caller, request: PendingRequest, message: FindActor) -> None:
-        self._in_background(request, lambda: ActorHandle(self._context.endpoint_at(message.address)))
+        self._hand(request, lambda: ActorHandle(self._context.endpoint_at(message.address)))
 
-    def _in_background(self, request: PendingRequest, act: Callable[[], ActorHandle]) -> None:
-        """Answer with a handle that may take a while to get: files are looked at, sockets connected."""
+    def _kill(self, caller: Caller, request: PendingRequest, message: Kill) -> None:
+        actor = ActorHandle(self._thing(request.worker, message.key))
+        self._in_background(request, lambda: self._context.kill(actor))
+
+    def _hand(self, request: PendingRequest, get: Callable[[], ActorHandle]) -> None:
+        """Answer with a handle."""
+
+        def act() -> tuple[Key, bytes]:
+            handle, key = get(), ("handle", next(_keys))
+            request.worker.hold(key, handle._endpoint)  # until the worker has unpickled it
+            return key, pickle.dumps(handle)
+
+        self._in_background(request, act)
+
+    def _in_background(self, request: PendingRequest, act: Callable[[], Any]) -> None:
+        """Answer with what may take a while to get: files are looked at, sockets connected."""
 
         def run() -> None:
             try:
-                handle = act()
-                key = "handle", next(_keys)
-                request.worker.hold(key, handle._endpoint)  # until the worker has unpickled it
-                request.answer((key, pickle.dumps(handle)))
+                request.answer(act())
             except BaseException as error:  # noqa: BLE001 - the one that asked sees it
                 request.fail(error)
 
         self._runner.call_back(run)
-
-    def _kill(self, caller: Caller, request: PendingRequest, message: Kill) -> None:
-        self._context.kill(ActorHandle(self._thing(request.worker, message.key)))
-        request.answer(None)
 
     # Both.
 
