@@ -1,11 +1,17 @@
 """What runs on which thread in a `SyncContext`, and what is left where that thread is taken away."""
 
 import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from fray import create_context, get_job_context
+from fray import TaskCancelledError, create_context, get_job_context
+from fray.testing.gates import until
+from fray.testing.tasks import add
 
 PATIENCE = 20  # seconds after which a call that never ends fails its test
 
@@ -60,3 +66,70 @@ def test_what_waits_behind_a_call_whose_argument_fails_does_not_run_on_the_loop_
         with pytest.raises(OSError, match="no value"):
             context.get(first, timeout=PATIENCE)
         assert context.get(second, timeout=2 * PATIENCE) == (3, 2)
+
+
+def interrupted(_: int) -> None:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_in_one_of_the_tasks_that_became_ready_ends_the_others() -> None:
+    future: Any = Future()
+    with create_context("sync") as context:
+        value = context.run(add, future, 1)
+        context.run(interrupted, value)
+        others = [context.run(add, value, 1), context.run(add, context.run(add, value, 1), 1)]
+        with pytest.raises(KeyboardInterrupt):
+            future.set_result(1)
+        for other in others:
+            with pytest.raises(TaskCancelledError, match="KeyboardInterrupt"):
+                context.get(other, timeout=PATIENCE)
+        assert context.get(context.run(add, value, 1)) == 3
+
+
+class Interrupted:
+    def wait(self, begun: threading.Event, go: threading.Event) -> None:
+        begun.set()
+        go.wait(60)
+        raise KeyboardInterrupt
+
+    def items(self) -> Iterator[int]:
+        yield from (1, 2, 3)
+
+    def answer(self) -> int:
+        return 42
+
+
+def test_ctrl_c_in_an_actor_ends_the_calls_of_other_threads_that_wait_for_their_turn() -> None:
+    begun, go = threading.Event(), threading.Event()
+    made: list[Any] = []
+    with create_context("sync") as context:
+        actor = context.create_actor(Interrupted)
+        stream = actor.items()
+        assert context.get(next(stream)) == 1
+
+        def call() -> None:
+            begun.wait(60)
+            made.append(actor.answer())
+            next(stream)  # is there already; the next one is not
+            made.append(next(stream))
+
+        def waits() -> bool:
+            frame = sys._current_frames().get(caller.ident or 0)
+            return frame is not None and frame.f_code.co_name == "block"
+
+        def release() -> None:
+            until(waits, "the call and the stream are queued")
+            go.set()
+
+        caller, releaser = (threading.Thread(target=target, daemon=True) for target in (call, release))
+        caller.start()
+        releaser.start()
+        with pytest.raises(KeyboardInterrupt):
+            actor.wait(begun, go)
+        releaser.join(60)
+        caller.join(PATIENCE)
+        assert len(made) == 2
+        for ref in made:
+            with pytest.raises(TaskCancelledError, match="KeyboardInterrupt"):
+                context.get(ref, timeout=PATIENCE)
+        assert context.get(actor.answer()) == 42

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fray import ActorDiedError, create_context
+from fray import ActorDiedError, TaskCancelledError, create_context
 from fray.testing.deadline import deadline
 from fray.testing.interrupting import struck
 from fray.testing.tasks import add
@@ -128,7 +128,7 @@ def test_a_stream_goes_on_or_says_that_it_was_interrupted(spec: str, of_actor: b
             next(case.stream, None)
 
     def check(case: Case) -> None:
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt, TaskCancelledError):
             case.context.get(list(case.stream))
         case.check()
 

@@ -105,8 +105,7 @@ class SerialActor:
         self._submit(self._work)
 
     def _work(self) -> None:
-        while self._queue and self._alone.run(self._run_queued):
-            pass
+        self._alone.drain(self._queue, self._run_queued)
 
     def _run_queued(self) -> None:
         while self._queue:

@@ -192,8 +192,8 @@ class Actor:
 
     def _send(self) -> None:
         """Hand over what is in the outbox; one thread does it for all, so that order stays."""
-        while self._outbox and self._constructed and self._sending.run(self._hand_over):
-            pass
+        if self._constructed:
+            self._sending.drain(self._outbox, self._hand_over)
 
     def _hand_over(self) -> None:
         outbox, calls = self._outbox, []

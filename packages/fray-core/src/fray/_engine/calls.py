@@ -117,6 +117,10 @@ class Call:
         self.claim()  # where the runner has it nevertheless, it must not run
         dispatch(self.fail(error))  # no thread can be started, the stack is used up, Ctrl-C
 
+    def strand(self, cause: BaseException) -> None:
+        """Settle it: Ctrl-C, say, has ended what was to run it, and nothing else would."""
+        self.withdraw(TaskCancelledError(f"{self.label} did not run: its turn was ended by {cause!r}"))
+
     def _await(self, pending: Sequence[EngineRef[Any]]) -> Ready:
         # One more than there are, so that none of those that settle meanwhile is the last.
         self._missing = [None] * len(pending)
@@ -272,10 +276,17 @@ def dispatch(ready: Ready) -> None:
     queue = _thread.ready = deque(ready)
     try:
         while queue:
-            calls = list(queue)
-            queue.clear()
-            for runner, group in groupby(calls, attrgetter("runner")):
-                queue.extend(_start(runner, list(group)))
+            for runner, group in groupby(list(queue), attrgetter("runner")):
+                calls = list(group)
+                queue.extend(_start(runner, calls))
+                for _ in calls:  # only now: those that Ctrl-C keeps from running are in here
+                    queue.popleft()
+    except BaseException as error:  # Ctrl-C in a call that ran here: nothing would run the others
+        _thread.ready = None
+        for call in queue:
+            if call.claim():
+                call.strand(error)
+        raise
     finally:
         _thread.ready = None
 

@@ -8,8 +8,11 @@ must not do is wait: the thread that it interrupted would never release the lock
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from typing import Any
 
 LOCK = threading.RLock()
 
@@ -50,6 +53,25 @@ class OneAtATime:
             if None in running and running[None] is me:
                 del running[None]
         return True
+
+    def drain(self, calls: deque[Any], act: Callable[[], object]) -> None:
+        """Run what takes calls from a queue until that is empty, or until another thread does.
+
+        Where Ctrl-C ends it, what is left is ended, too: the threads that queued it do not come back for it.
+        """
+        try:
+            while calls and self.run(act):
+                pass
+        except BaseException as error:
+            while calls and self.run(partial(_strand, calls, error)):
+                pass
+            raise
+
+
+def _strand(calls: deque[Any], cause: BaseException) -> None:
+    with suppress(IndexError):  # that was the last, also where another thread has cleared the queue
+        while True:
+            calls.popleft().strand(cause)
 
 
 def may_block() -> bool:

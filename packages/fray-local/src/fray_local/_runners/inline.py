@@ -112,8 +112,7 @@ class InlineActor:
             self._run_all()
 
     def _run_all(self) -> None:
-        while self._queue and self._alone.run(self._run_queued):
-            pass
+        self._alone.drain(self._queue, self._run_queued)
 
     def _run_queued(self) -> None:
         _thread.actors.append(self)
