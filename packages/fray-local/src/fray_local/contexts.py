@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from fray import ActorAlreadyExistsError, ActorNotFoundError
@@ -54,19 +55,13 @@ class _LocalContext(TaskRunnerContext):
     ) -> None:
         super().__init__(runner, stream_buffer=stream_buffer, max_retries=max_retries)
         self._checked, self._namespace = checked, namespace
-        self._detached_actors: list[Any] = []  # endpoints; of a home
+        self._residents: set[Any] = set()  # of a home: living detached actors, and those that are being made
         self.capabilities = type(self).capabilities.but(serializes=checked, **configured)
         end_at_exit(self)
 
-    def _home(self, *, make: bool = False) -> "_LocalContext | None":
+    def _home(self) -> "_LocalContext | None":
         """Return the context that detached actors live in: one for each namespace, which nobody closes."""
-        key = type(self), self._checked, self._namespace
-        with _homes_lock:
-            home = _homes.get(key)
-            if home is None and make:
-                home = type(self)(check_serialization=self._checked, namespace=self._namespace)  # type: ignore[call-arg]
-                home = _homes.setdefault(key, home)  # a finalizer in this thread may have been faster
-        return home
+        return _homes.get((type(self), self._checked, self._namespace))
 
     def put(self, obj: T, /) -> EngineRef[T]:
         """Store a value; that is a reference to the very object, or with checks to a copy."""
@@ -76,10 +71,8 @@ class _LocalContext(TaskRunnerContext):
         self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
     ) -> ActorHandle:
         detached = options.lifetime is Lifetime.DETACHED
-        home = self._home(make=detached)
-        if home is None or home is self:
-            return super()._start_actor(cls, args, kwargs, options)
-        other = (self if detached else home)._named.get(options.name or "")
+        elsewhere = self if detached else self._home()
+        other = None if elsewhere is None else elsewhere._named.get(options.name or "")
         if other is not None:
             if options.get_if_exists:
                 return ActorHandle(other)
@@ -87,23 +80,44 @@ class _LocalContext(TaskRunnerContext):
         if not detached:
             return super()._start_actor(cls, args, kwargs, options)
         self.engine.scope.check_open()
-        handle = TaskRunnerContext._start_actor(home, cls, args, kwargs, options)
-        home._detached_actors.append(handle._endpoint)
+        making = object()  # keeps the home from ending with another actor meanwhile
+        home = self._enter_home(making)
+        try:
+            handle = TaskRunnerContext._start_actor(home, cls, args, kwargs, options)
+            endpoint: Any = handle._endpoint
+            with _homes_lock:
+                if not endpoint.actor.dead:  # else it has left already
+                    home._residents.add(endpoint)
+        finally:
+            home._leave(making)
         return handle
 
-    def _leave(self) -> None:
-        """Of a home: end with the last actor that lives in it."""
-        if any(not endpoint.actor.dead for endpoint in self._detached_actors):
-            return
+    def _enter_home(self, resident: Any) -> "_LocalContext":
         key = type(self), self._checked, self._namespace
-        if _homes.get(key) is self:
-            del _homes[key]
+        with _homes_lock:
+            home = _homes.get(key)
+            if home is None:
+                home = type(self)(check_serialization=self._checked, namespace=self._namespace)  # type: ignore[call-arg]
+                home = _homes.setdefault(key, home)  # a finalizer in this thread may have been faster
+            home._residents.add(resident)
+        return home
+
+    def _leave(self, resident: Any) -> None:
+        """Of a home: end with the last actor that lives in it."""
+        with _homes_lock:
+            self._residents.discard(resident)
+            if self._residents:
+                return
+            key = type(self), self._checked, self._namespace
+            if _homes.get(key) is self:
+                del _homes[key]
         self.shutdown(wait=False)
 
     def _endpoint(self, actor: Actor) -> EngineEndpoint:
+        endpoint = super()._endpoint(actor)
         if actor.options.lifetime is Lifetime.DETACHED:
-            actor.on_death.append(self._leave)
-        return super()._endpoint(actor)
+            actor.on_death.append(partial(self._leave, endpoint))
+        return endpoint
 
     def get_actor(self, name: str, /) -> ActorHandle:
         """Return a handle to the actor of that name, of this context or detached in this process."""
