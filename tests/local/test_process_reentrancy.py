@@ -400,11 +400,11 @@ class TestCtrlC:
     def test_a_pool_runs_its_later_tasks(self) -> None:
         with create_context("threadpool", max_workers=1) as context:
             context.get(context.run(abs, -1))
-            points = struck(lambda: context.run(abs, -1), 0, "_runners.threads")
+            points = struck(lambda: context.run(abs, -1), 0, "_runners.thread")
             assert points
             for point in range(1, points + 1):
                 with contextlib.suppress(KeyboardInterrupt):
-                    struck(lambda: context.run(abs, -1), point, "_runners.threads")
+                    struck(lambda: context.run(abs, -1), point, "_runners.thread")
                 assert context.get(context.run(abs, -2), timeout=20) == 2
 
     def test_the_process_context_runs_its_later_tasks(self) -> None:
