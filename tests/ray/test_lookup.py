@@ -137,6 +137,27 @@ def test_another_run_has_the_jobs_key_its_own_number_and_the_secrets_that_are_br
     assert any(b"brought-by-who-runs-it-again" in data for data in table.stored.values())
 
 
+def test_a_job_that_is_lost_is_run_again_with_its_secrets_when_its_scheduler_has_settled_it(
+    table: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(path: str) -> tuple[int, Any]:
+        looks.append(path)
+        if len(looks) == 20:
+            kept = json.dumps({"withheld": ["SERVICE_TOKEN"], "runtime_env": {}})
+            add(table, "a-1", "FAILED", state="failed", kept=kept)
+        return answer_of_table(path)
+
+    looks: list[str] = []
+    add(table, "a-1", "FAILED", state="running")
+    cluster = RayCluster(table.url)
+    assert cluster.poll("a-1").tasks[0].reason is ExitReason.LOST
+    answer_of_table = table.answer
+    monkeypatch.setattr(table, "answer", answer)
+    monkeypatch.setenv("SERVICE_TOKEN", "brought-by-who-runs-it-again")
+    assert cluster.retry("a-1") == "a-1"
+    assert any(b"brought-by-who-runs-it-again" in data for data in table.stored.values())
+
+
 def test_keys_are_those_of_the_job_that_launches(
     table: FakeDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -246,6 +246,11 @@ def is_lost(entry: JobEntry) -> bool:
         return False
 
 
+def is_settled(entry: JobEntry) -> bool:
+    """Whether the scheduler has written how a job has ended, and what another run of it needs."""
+    return KEPT in entry.metadata
+
+
 class TableEntry:
     """The entry of one job, as the scheduler keeps it."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fray import ClusterUnavailableError
 from fray.cluster import poll_delays
 from fray_ray import _job_kv
-from fray_ray._job_table import TERMINAL, is_lost, read
+from fray_ray._job_table import TERMINAL, is_lost, is_settled, read
 from fray_ray._jobs_client import JobsClient
 from fray_ray._lookup import FoundJob
 from fray_ray._scheduler import GRACE_OF_LOST, SUBMISSION
@@ -30,7 +30,7 @@ def stop_found(
         found = find()
         if found.info.finished:
             if found.runs and is_lost(found.entry):
-                _await_settled(client, found.submission, GRACE_OF_LOST, doubt)
+                await_settled(client, found.submission, GRACE_OF_LOST, doubt)
             return
         if found.runs:
             stop_job(client, found.submission, grace, doubt)
@@ -47,21 +47,25 @@ def stop_found(
         time.sleep(delay)
 
 
-def _await_settled(client: JobsClient, submission: str, grace: float, doubt: Callable[[], None]) -> None:
-    """Return when the scheduler has ended what is left of a job that Ray has lost."""
+def await_settled(client: JobsClient, submission: str, grace: float, doubt: Callable[[], None]) -> None:
+    """Return when the scheduler has ended what is left of a job that has ended for Ray, and has noted so.
+
+    Raises:
+        ClusterUnavailableError: It has not for a long time.
+    """
     within = grace + _ENDS_WITHIN
     deadline = time.monotonic() + within
     doubted_at = time.monotonic() + _DOUBTED_AFTER
     for delay in poll_delays(longest=0.2):
         entry = client.entry(submission)
-        if entry is None or not is_lost(entry):
+        if entry is None or is_settled(entry):
             return
         if time.monotonic() > doubted_at:
             doubted_at = deadline
             doubt()
         if time.monotonic() > deadline:
             raise ClusterUnavailableError(
-                f"what is left of job {submission}, which Ray lost, was not ended within {within:g} s"
+                f"what is left of job {submission}, which Ray has ended, was not ended within {within:g} s"
             )
         time.sleep(delay)
 
@@ -90,7 +94,7 @@ def stop_job(
             return
         if entry.status in TERMINAL:
             if is_lost(entry):  # by Ray alone: its replicas have their grace
-                _await_settled(client, submission, grace, doubt)
+                await_settled(client, submission, grace, doubt)
             return
         if not doubted and time.monotonic() > deadline:
             doubted = True

@@ -1,7 +1,7 @@
 """What stays of a job that did not succeed, so that it can be run again: its plan, and its workspace."""
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fray.cluster import JobId, TaskStatus
@@ -13,6 +13,10 @@ from fray_ray._plan import Plan, restored, withheld
 _MOST = 16 * 2**20  # bytes of the head's memory that a job which has ended keeps
 _GCS = "gcs://"
 _GRACE = 5.0  # seconds for replicas of a run that was lost
+
+
+class PlanError(Exception):
+    """A job whose plan cannot be carried out; it ends with this message."""
 
 
 def for_retry(plan: Plan, runtime_env: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -78,11 +82,26 @@ def plan_again(first: str, submission: str) -> Plan | None:
     if data is None:
         return None
     plan: Plan = pickle.loads(data)
-    brought = _job_kv.fetch(_job_kv.secrets_name(submission))
-    given: dict[str, str] = {} if brought is None else pickle.loads(brought)
-    again = restored(plan, given, submission, plan.tries + 1)
+    again = restored(plan, brought(submission, plan.withheld), submission, plan.tries + 1)
     _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(again))  # for another scheduler
     return again
+
+
+def brought(submission: str, withheld_names: Iterable[str]) -> dict[str, str]:
+    """Return the variables that were brought for a job which is run again.
+
+    Raises:
+        PlanError: One that was not kept is not among them.
+    """
+    data = _job_kv.fetch(_job_kv.secrets_name(submission))
+    given: dict[str, str] = {} if data is None else pickle.loads(data)
+    missing = sorted(set(withheld_names) - given.keys())
+    if missing:
+        raise PlanError(
+            f"it was launched with {', '.join(missing)} in env_vars, and the values of such variables are "
+            "neither kept nor given for this run; launch it anew"
+        )
+    return given
 
 
 def forget_run(first: str) -> None:

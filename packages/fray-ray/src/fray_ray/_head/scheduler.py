@@ -20,13 +20,13 @@ from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink, serve_links
 from fray_ray._head.job import ScheduledJob, Shared, is_request
 from fray_ray._head.job_metrics import shared_gauges
-from fray_ray._head.kept import plan_again
+from fray_ray._head.kept import PlanError, plan_again
 from fray_ray._head.nodes import draining
 from fray_ray._head.outliving import remove_abandoned_groups, remove_groups_of
 from fray_ray._head.record import JobRecord, unpacked
 from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.sweep import Sweep, plan_of_sweep_again
-from fray_ray._job_table import TERMINAL, JobEntry, end_written, is_waiting
+from fray_ray._job_table import KEPT, TERMINAL, JobEntry, end_written, is_waiting
 from fray_ray._jobs_client import JobsClient
 from fray_ray._plan import Plan
 from fray_ray._queued_job import QueuedJob
@@ -204,7 +204,7 @@ class Scheduler:
         return job
 
     def _made(self, submission: str, queued: QueuedJob) -> "ScheduledJob | Sweep | None":
-        """Return the job; None where it has no plan, or none that can be read, which its entry says then."""
+        """Return the job; None where it has no plan, or one that cannot be carried out: its entry says so."""
         try:
             plan = self._plan(submission, queued)
             if plan is None:
@@ -212,15 +212,16 @@ class Scheduler:
             if isinstance(plan, SweepPlan):
                 return Sweep(submission, plan, queued, self._shared)
             return ScheduledJob(plan, queued, _record(submission), self._shared)
-        except _UnreadableError as error:
+        except PlanError as error:
             traceback.print_exc()
-            message = f"the scheduler of the cluster cannot read the job's {error}: {error.__cause__!r}"
+            message = str(error)
             remove_groups_of(submission)
             entry = table_entry(submission)
             if entry is None or is_waiting(entry):
                 entry = waiting_table_entry(queued.command, dict(queued.metadata), self._shared.node)
             else:  # its process on the head is notified when it connects
                 print_into(submission, message)
+            entry["metadata"] = {**(entry.get("metadata") or {}), KEPT: "null"}
             write_table_entry(submission, settled_table_entry(entry, "FAILED", message))
             _job_kv.delete_all(submission)
             return None
@@ -277,12 +278,9 @@ def print_into(submission: str, text: str) -> None:
     output.close()
 
 
-class _UnreadableError(Exception):
-    """What is stored names what is not there; an error of the head, which passes, is not this one.
-
-    Args:
-        args: What it is that cannot be read.
-    """
+def _unreadable(what: str, error: Exception) -> PlanError:
+    """Say that what is stored of a job cannot be read, as when it names what is not there."""
+    return PlanError(f"the scheduler of the cluster cannot read the job's {what}: {error!r}")
 
 
 def _loaded(data: bytes) -> Any:
@@ -291,7 +289,7 @@ def _loaded(data: bytes) -> Any:
         if not isinstance(plan, Plan | SweepPlan):
             raise TypeError(f"it is a {type(plan).__name__}")  # noqa: TRY301 - it cannot be read either
     except Exception as error:
-        raise _UnreadableError("plan") from error
+        raise _unreadable("plan", error) from error
     return plan
 
 
@@ -300,7 +298,7 @@ def _record(submission: str) -> JobRecord | None:
     try:
         return None if data is None else unpacked(data)
     except Exception as error:
-        raise _UnreadableError("state") from error
+        raise _unreadable("state", error) from error
 
 
 def _client() -> JobsClient:

@@ -23,7 +23,7 @@ from fray_ray import _job_kv
 from fray_ray._head.asides import aside, insist
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job import Shared
-from fray_ray._head.kept import forget_run, forget_workspace, keep_workspace
+from fray_ray._head.kept import brought, forget_run, forget_workspace, keep_workspace
 from fray_ray._head.predecessors import failure_of, state_of, unfinished
 from fray_ray._head.ray_job import RayJob, is_nobodys
 from fray_ray._job_table import (
@@ -362,8 +362,7 @@ def plan_of_sweep_again(submission: str, data: bytes) -> SweepPlan:
 
 def _again(plan: SweepPlan, submission: str) -> SweepPlan:
     """Return the plan of a sweep that is run again, with the variables that were brought for it."""
-    brought = _job_kv.fetch(_job_kv.secrets_name(submission))
-    given: dict[str, str] = {} if brought is None else pickle.loads(brought)
+    given = brought(submission, {name for member in plan.members for name in member.plan.withheld})
     return replace(plan, members=tuple(_with(given, plan.members)))
 
 

@@ -51,7 +51,8 @@ from fray_ray._launcher.queueing import SchedulerClient
 from fray_ray._launcher.sweeps import submit_sweep
 from fray_ray._launcher.usage import usage_of
 from fray_ray._queued_job import QueuedJob
-from fray_ray._stopping import stop_found
+from fray_ray._scheduler import GRACE_OF_LOST
+from fray_ray._stopping import await_settled, stop_found
 from fray_ray.deps import pip_list
 
 # Seconds in which a job that is queued has an entry: its first run, and one that follows another.
@@ -143,6 +144,7 @@ class RayCluster(ClusterCalls):
         self._attempts = EarlierAttempts(self._client)
         check_seconds("scheduler_timeout", scheduler_timeout)
         self._scheduler = SchedulerClient(self._client, lambda: not self._planner().remote, scheduler_timeout)
+        self._doubt = functools.partial(self._scheduler.ensure, doubted=True)
         self._placement_timeout, self._ship = placement_timeout, ship_workspace
         self._driver_exit_timeout = driver_exit_timeout
 
@@ -340,8 +342,7 @@ class RayCluster(ClusterCalls):
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.terminate`."""
         check_seconds("grace", grace, zero=True)
-        doubt = functools.partial(self._scheduler.ensure, doubted=True)
-        stop_found(self._client, lambda: self._find(job_id), grace, doubt)
+        stop_found(self._client, lambda: self._find(job_id), grace, self._doubt)
 
     def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.restart`. A gang is started again as a whole."""
@@ -359,15 +360,14 @@ class RayCluster(ClusterCalls):
         check_retry(found.info)
         if not found.runs:
             raise UnsupportedError(f"{job_id} was never started: retry its sweep, {found.info.sweep}")
-        entry = self._over(job_id).entry
-        metadata = entry.metadata
-        # A job that was lost with its head has no final state: its plan is still there, as it was submitted.
-        whole: dict[str, Any] = {"withheld": (), "runtime_env": entry.runtime_env}
-        kept = json.loads(metadata[_job_table.KEPT]) if _job_table.KEPT in metadata else whole
+        # Readers know that a job is lost before its scheduler does, which notes then what is not kept of it.
+        await_settled(self._client, self._over(job_id).submission, GRACE_OF_LOST, self._doubt)
+        metadata = self._find(job_id).entry.metadata
+        kept = json.loads(metadata.get(_job_table.KEPT, "null"))
         if kept is None:
             raise UnsupportedError(
-                f"job {job_id} cannot be run again: with its workspace its plan is too large to be kept "
-                "in the memory of the head; launch it anew"
+                f"job {job_id} cannot be run again: its plan is not kept in the memory of the head, because "
+                "it is too large with its workspace, or could not be read; launch it anew"
             )
         submission = _job_table.submission_of(job_id, len(found.runs) + 1)
         packages = {_job_kv.secrets_name(submission): pickle.dumps(_given(job_id, kept["withheld"]))}

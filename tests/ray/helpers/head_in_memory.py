@@ -1,0 +1,155 @@
+"""The store of a head in this process, with a scheduler on it: nothing of Ray runs."""
+
+import asyncio
+import contextlib
+import json
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.experimental import internal_kv
+
+from fray import ResourceConfig
+from fray.testing.gates import until
+from fray_ray._head.scheduler import Scheduler
+from fray_ray._plan import Plan
+from fray_ray._queued_job import QueuedJob
+from fray_ray._ray_internals import processes
+
+SCHEDULER = "fray_ray._head.scheduler"
+
+_JOB = "_ray_internal_job_info_"  # before the submission, in the namespace of the job table
+
+
+class HeadInMemory:
+    """Takes the place of the store that a process of a cluster finds on its head.
+
+    `packages` are what jobs keep there, without Ray's prefix; `calls` are what was done with them, each as
+    `get NAME`, `put NAME`, `del NAME`. What is in `broken` raises, by one of these.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._data: dict[bytes | None, dict[str, bytes]] = {}
+        self.calls: list[str] = []
+        self.broken: set[str] = set()
+        for name in ("get", "put", "del", "list"):
+            monkeypatch.setattr(internal_kv, f"_internal_kv_{name}", getattr(self, f"_{name}"))
+
+    @property
+    def packages(self) -> dict[str, bytes]:
+        found = self._data.get(None, {})
+        return {name.removeprefix("gcs://"): data for name, data in found.items()}
+
+    def put(self, name: str, data: bytes) -> None:
+        """Keep a package."""
+        self._data.setdefault(None, {})[f"gcs://{name}"] = data
+
+    def entry(self, submission: str) -> dict[str, Any] | None:
+        """Return what the job table has of a job."""
+        data = self._data.get(b"job", {}).get(_JOB + submission)
+        return None if data is None else dict(json.loads(data))
+
+    def add_entry(self, submission: str, entry: dict[str, Any]) -> None:
+        """Put an entry into the job table."""
+        self._data.setdefault(b"job", {})[_JOB + submission] = json.dumps(entry).encode()
+
+    def _note(self, what: str, key: str) -> None:
+        call = f"{what} {key.removeprefix('gcs://')}"
+        self.calls.append(call)
+        if call in self.broken:
+            raise RuntimeError(f"the head's store is away: {call}")
+
+    def _get(self, key: str, *, namespace: bytes | None = None) -> bytes | None:
+        self._note("get", key)
+        return self._data.get(namespace, {}).get(key)
+
+    def _put(self, key: str, value: bytes, *, namespace: bytes | None = None) -> None:
+        self._note("put", key)
+        self._data.setdefault(namespace, {})[key] = value
+
+    def _del(self, key: str, *, namespace: bytes | None = None) -> None:
+        self._note("del", key)
+        self._data.get(namespace, {}).pop(key, None)
+
+    def _list(self, prefix: str, *, namespace: bytes | None = None) -> list[bytes]:
+        return [key.encode() for key in self._data.get(namespace, {}) if key.startswith(prefix)]
+
+
+class Context:
+    """What Ray says of the process of a scheduler."""
+
+    gcs_address = "127.0.0.1:1"
+
+    def get_node_id(self) -> str:
+        """Return the id of the head's node."""
+        return "head"
+
+
+@contextlib.contextmanager
+def scheduler_of(head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Scheduler]:
+    """Run a scheduler on a store, on a thread of its own; the logs of its jobs are in the folder."""
+    monkeypatch.setenv("RAY_TMPDIR", os.fspath(folder))
+    monkeypatch.setattr(ray, "get_runtime_context", Context)
+    monkeypatch.setattr(f"{SCHEDULER}.remove_abandoned_groups", lambda: None)
+    monkeypatch.setattr(f"{SCHEDULER}.remove_groups_of", lambda _: None)
+    monkeypatch.setattr(processes, "log_folder", lambda: os.fspath(folder))
+    made: list[tuple[Scheduler, asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
+
+    async def serve() -> None:
+        scheduler = Scheduler()
+        task = asyncio.create_task(scheduler.run(lambda: None))
+        made.append((scheduler, asyncio.get_running_loop(), task))
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    until(lambda: bool(made), "the scheduler runs")
+    scheduler, loop, task = made[0]
+    try:
+        yield scheduler
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+
+
+def queued(head: HeadInMemory, job_id: str, plan: Any, *, first: str | None = None, tries: int = 1) -> str:
+    """Have a job queued in a store; return what Ray would call its run."""
+    submission = job_id if tries == 1 else f"{job_id}-r{tries}"
+    metadata = {"fray.job_id": job_id, "fray.name": "train", "fray.replicas": "1", "fray.tries": str(tries)}
+    job = QueuedJob(command="true", metadata=metadata, runtime_env={}, first=first)
+    if plan is not None:
+        head.put(f"fray-{first or submission}.plan", pickle.dumps(plan))
+    head.put(f"fray-{submission}.queued", job.to_json())
+    return submission
+
+
+def plan_of(job_id: str, **more: Any) -> Plan:
+    """Return the plan of a job of one replica."""
+    told: dict[str, Any] = {
+        "job_id": job_id,
+        "submission": job_id,
+        "submitted_at": 1.0,
+        "name": "train",
+        "choices": (1,),
+        "hosts": 1,
+        "gang": False,
+        "resources": ResourceConfig(),
+        "labels": {},
+        "command": ("true",),
+        "payload": None,
+        "environ": {},
+        "secrets": (),
+        "cwd": None,
+        "pip": (),
+        "max_retries_failure": 0,
+        "max_retries_preemption": 0,
+        "timeout": None,
+        "placement_timeout": None,
+    }
+    return Plan(**{**told, **more})
