@@ -45,6 +45,7 @@ class ThreadPool:
         self._parked: list[_Parked] = []
         self._threads: set[threading.Thread] = set()
         self._starting: set[threading.Thread] = set()  # of these, the ones that have not begun
+        self._lent: set[threading.Thread] = set()  # blocked; their places were freed by `rescue`
         self._closed = False
 
     def submit(self, calls: Sequence[Any]) -> None:
@@ -205,7 +206,7 @@ class ThreadPool:
         with self._lock:
             self.running += 1
 
-    def rescue(self) -> "ThreadPool | None":
+    def rescue(self) -> "_LentPlace | None":
         """Free a place where one is taken by a call that waits for a thread of its own."""
         if self.running < self.size or not self._queue.qsize():
             return None
@@ -213,9 +214,19 @@ class ThreadPool:
         for thread in list(self._threads):
             frame = frames.get(thread.ident or 0)
             if frame is not None and frame.f_code in _WAITS:
+                with self._lock:
+                    if thread in self._lent:  # to another that waits: there is no second place to free
+                        continue
+                    self._lent.add(thread)
                 self.lend(None, ())
-                return self
+                return _LentPlace(self, thread)
         return None
+
+    def restore(self, thread: threading.Thread) -> None:
+        """Count a blocked thread again: what its place was lent for is done."""
+        with self._lock:
+            self._lent.discard(thread)
+            self.running += 1
 
     def close(self, *, wait: bool) -> None:
         """Let every thread end after what is queued; with `wait`, block until they have."""
@@ -242,6 +253,17 @@ _WAITS = frozenset(
     }
 )
 """What runs on top in a thread that waits for another one."""
+
+
+class _LentPlace:
+    """The place of a thread that waits for another, which waits for a call: free until that call is done."""
+
+    def __init__(self, pool: ThreadPool, thread: threading.Thread) -> None:
+        self._pool, self._thread = pool, thread
+
+    def reclaim(self) -> None:
+        """That wait is over."""
+        self._pool.restore(self._thread)
 
 
 class _Parked:
