@@ -191,6 +191,7 @@ class ThreadContext(_LocalContext):
     Args:
         max_workers: Tasks that run at the same time; a task that waits for another does not count, nor one
             that waits in `threading` (`join`, a condition) while another thread needs its place for a result.
+            It continues at once when that wait ends, even if more than these run then.
             By default as many as the standard library's ThreadPoolExecutor: CPUs + 4, at most 32.
         check_serialization: Pickle arguments and results as a cluster would.
         stream_buffer: Items that a generator task may be ahead of its consumer.

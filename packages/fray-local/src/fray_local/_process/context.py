@@ -31,8 +31,9 @@ class ProcessContext(TaskRunnerContext):
     """Runs tasks in processes of this machine: in parallel, isolated, large values without copies.
 
     Args:
-        max_workers: Tasks that run at the same time; a task that waits for another does not count.
-            By default as many as this process may use CPUs.
+        max_workers: Tasks that run at the same time; a task that waits for another does not count, and
+            continues at once when that wait ends, even if more than these run then. By default as many as
+            this process may use CPUs.
         num_cpus: CPUs that tasks may reserve in all; at least one for each worker.
         memory: Memory that tasks may reserve in all, e.g. `"8g"`; by default the machine's.
         max_retries: Of every task that does not say otherwise: how often it runs again after its worker died.
