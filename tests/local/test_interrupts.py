@@ -5,6 +5,7 @@ A notebook goes on after it: the context must work, and its end must wait for no
 
 import contextlib
 import gc
+import signal
 from collections.abc import Callable, Iterator
 from threading import Event
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from fray import ActorDiedError, TaskCancelledError, create_context
 from fray.testing.deadline import deadline
-from fray.testing.interrupting import struck
+from fray.testing.interrupting import interrupted, struck
 from fray.testing.tasks import add
 
 # What strikes a generator in its finalizer is only reported.
@@ -186,3 +187,31 @@ def test_a_second_shutdown_ends_what_the_first_did_not(spec: str, cancel: bool) 
         case.context.get(case.pending)
 
     strike(spec, end, check, before)
+
+
+class TooLongError(Exception):
+    pass
+
+
+def test_what_the_handler_of_a_signal_raises_is_never_lost_in_a_context_of_processes() -> None:
+    """At any line of the owner's code it comes out of the call, and every task ends."""
+
+    def ring(number: int, frame: Any) -> None:
+        raise TooLongError
+
+    def submit(visit: Callable[[], Any], line: int) -> int:
+        return interrupted(
+            lambda: refs.append(context.run(abs, -1)), visit, line, module="fray_local._process.owner"
+        )
+
+    refs: list[Any] = []
+    before = signal.signal(signal.SIGUSR1, ring)
+    try:
+        with deadline(60), create_context("process", max_workers=1) as context:
+            context.get(context.run(abs, -1))
+            for line in range(1, submit(lambda: None, 10_000) + 1):
+                with pytest.raises(TooLongError):
+                    submit(lambda: signal.raise_signal(signal.SIGUSR1), line)
+            assert set(context.get(refs)) == {1}
+    finally:
+        signal.signal(signal.SIGUSR1, before)

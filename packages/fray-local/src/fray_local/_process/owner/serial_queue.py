@@ -3,15 +3,16 @@
 A finalizer or a signal handler runs in the middle of anything, also of a change of the same state by
 its own thread. With a lock it would wait for itself; here it leaves its change to the one below.
 
-Ctrl-C comes after the changes: a notebook that goes on after it needs a state that is whole.
+Signal handlers of the program run after the changes. One that raises (Ctrl-C in a notebook, a time limit
+by SIGALRM) would leave a change half made, and the program goes on with that state.
 """
 
 import _signal  # type: ignore[import-not-found]
+import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from signal import SIGINT
 from types import FrameType
 from typing import Any
 
@@ -49,27 +50,62 @@ class SerialQueue:
             sys.excepthook(*sys.exc_info())
 
 
+# By which programs and systems interrupt; to look at all 64 of them would take 3 µs for each task.
+_NAMES = "SIGINT SIGTERM SIGHUP SIGQUIT SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGCHLD SIGXCPU"
+_SIGNALS = [int(getattr(signal, name)) for name in _NAMES.split()]
+_last: tuple[list[Any], dict[int, Any]] = ([], {})  # what was installed for each, and which of that Python calls
+_noted: dict[int, FrameType | None] = {}
+_note = _noted.__setitem__  # in C: nothing of it can be interrupted
+_deferring = False
+
+
 def _uninterrupted(act: Callable[[], None]) -> None:
-    """Call something in the main thread; Ctrl-C comes after it.
+    """Call something in the main thread; the handlers of signals that come meanwhile run after it.
 
     By `_signal`, because `signal` makes enums of what it takes and returns: 20 µs for each task.
     """
-    handler: Any = _signal.getsignal(SIGINT)
-    if not callable(handler) or handler is _note:  # it raises nothing, or this is inside of another one
+    global _deferring
+    if _deferring:  # this is inside of another one
         act()
         return
-    _noted.clear()
+    handlers = _handlers()
     try:
-        _signal.signal(SIGINT, _note)
+        _deferring = True
+        for number in handlers:
+            _signal.signal(number, _note)
         act()
     finally:
-        _signal.signal(SIGINT, handler)
+        _deferring = False
+        _restore(handlers)
+    _deliver(handlers)
+
+
+def _handlers() -> dict[int, Any]:
+    global _last
+    installed = list(map(_signal.getsignal, _SIGNALS))
+    before, handlers = _last
+    if installed != before:
+        pairs = zip(_SIGNALS, installed, strict=True)
+        handlers = {number: handler for number, handler in pairs if callable(handler)}
+        _last = installed, handlers
+    return handlers
+
+
+def _restore(handlers: dict[int, Any]) -> None:
+    """Install handlers, all of them although one that is back already raises meanwhile."""
+    try:
+        for number, handler in handlers.items():
+            _signal.signal(number, handler)
+    except BaseException:
+        _restore(handlers)
+        raise
+
+
+def _deliver(handlers: dict[int, Any]) -> None:
+    """Call the handlers of what has come, each of them although one before it raises."""
     if _noted:
-        handler(SIGINT, _noted.pop())
-
-
-_noted: list[FrameType | None] = []
-
-
-def _note(_: int, frame: FrameType | None) -> None:
-    _noted.append(frame)
+        number, frame = _noted.popitem()
+        try:
+            handlers[number](number, frame)
+        finally:
+            _deliver(handlers)
