@@ -123,6 +123,15 @@ def test_lines_that_are_in_the_log_are_not_written_again(tmp_path: Path) -> None
     assert log.last_lines() == "\nits last lines:\n  a\n  b\n  c\n  d of which all is written"
 
 
+def test_the_message_of_a_replica_ends_with_a_few_kib_of_what_it_wrote(tmp_path: Path) -> None:
+    secret = "sk-0123456789ABCDEF"
+    log = ReplicaLog(0, [secret], LogFile(str(tmp_path / "job.log")), LogMarks())
+    for number in range(20):
+        log.write(secret.encode() * 50_000 + b"x" * (4096 - number) + b"\n")
+        assert len(log.last_lines()) < 5_000
+        assert not any(part in log.last_lines() for part in ("sk-", "ABC", "DEF"))
+
+
 def test_the_mark_of_an_attempt_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "job.log"
     mark = b"[fray] replica 0 starts, attempt 1\n"

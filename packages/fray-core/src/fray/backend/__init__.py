@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from fray._jobs.clusters.restart import tasks_to_restart
     from fray._jobs.clusters.retry import check_retry
     from fray._jobs.clusters.sweep_log import follow_members
+    from fray._jobs.logs.last_lines import as_last_lines, bytes_for_last_lines
     from fray._jobs.logs.lines import LineSplitter, PartialLine, complete_lines
     from fray._jobs.logs.pump import OutputPump
     from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
@@ -384,6 +385,7 @@ __all__ = [
     "answer_of",
     "apart",
     "arguments_of",
+    "as_last_lines",
     "as_members",
     "async_queue",
     "bare_command",
@@ -391,6 +393,7 @@ __all__ = [
     "bind_options",
     "blocking",
     "boot_id",
+    "bytes_for_last_lines",
     "callable_name",
     "capabilities_of",
     "captures",
@@ -737,6 +740,8 @@ _HOMES = {
     "check_may_block": "_engine.locking",
     "check_seconds": "_values.checks",
     "command_of": "_jobs.plans.planning",
+    "as_last_lines": "_jobs.logs.last_lines",
+    "bytes_for_last_lines": "_jobs.logs.last_lines",
     "complete_lines": "_jobs.logs.lines",
     "current_call": "_engine.calls",
     "current_context_var": "_contracts.current_context",

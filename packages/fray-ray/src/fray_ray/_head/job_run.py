@@ -53,6 +53,7 @@ from fray_ray._head.ranks import variables_of
 from fray_ray._head.replica_log import ReplicaLog
 from fray_ray._head.reservation import Reservation
 from fray_ray._head.reservation_queue import ReservationQueue
+from fray_ray._packed_tasks import shortened
 from fray_ray._plan import Plan
 
 _MARGIN = 5.0  # seconds beyond a grace until an actor that has not answered is ended
@@ -60,6 +61,7 @@ _LONGEST_GRACE = 30.0  # seconds for a gang whose provider gave notice without a
 _RESERVE = 2.0  # seconds before a node's end in which no replica is left running
 # Seconds between looks at what is to be shown: of a job that runs, and of one that waits.
 _PUBLISH, _PUBLISH_WAITING = 0.2, 2.0
+_LONGEST = 8 * 1024  # characters of what ended an attempt; of its last lines there are 4 KiB
 _GATHER = 0.1  # seconds in which several changes become one
 
 
@@ -328,6 +330,10 @@ class JobRun:
                 self._tell_ended(each.replica, each.attempt, self._lost.preempted(each.replica, node))
 
     def _tell_ended(self, replica: int, attempt: int, end: AttemptEnd) -> None:
+        # What Ray says of an actor may be long, and is stored again with each change of the job.
+        end = end._replace(
+            how=shortened(end.how, _LONGEST) or "", details=shortened(end.details, _LONGEST) or ""
+        )
         kind = StartFailed if end.reason is ExitReason.COULD_NOT_START else Ended
         self._events.put_nowait(kind(replica, attempt, end))
 

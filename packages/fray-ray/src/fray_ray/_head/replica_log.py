@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fray.backend import complete_lines
-from fray.cluster import redacted
+from fray.backend import as_last_lines, bytes_for_last_lines, complete_lines
 from fray_ray._head.log_marks import LogMarks
 from fray_ray._head.output import Output
 
-_LAST_LINES = 20
+_LAST_LINES = 20  # more than a message ends with would cost memory alone
 _LONGEST_LINE = 1 << 20  # bytes
 _BEHIND = 1 << 16  # bytes of the log in which a scheduler that takes it up looks for the last lines
 
@@ -44,7 +43,8 @@ class ReplicaLog:
         self._prefix, self._number = f"[replica-{number}] ", number
         self._secrets = tuple(secrets)
         self._rest = b""
-        self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._last: deque[str] = deque(maxlen=_LAST_LINES)  # the end of each, of which a message has enough
+        self._longest = bytes_for_last_lines(self._secrets)
         # Where lines end that a scheduler which was killed has written already: the position behind each.
         self._ahead: deque[int] = deque()
         self._behind = 0  # the position behind the last of those that were passed over
@@ -77,7 +77,7 @@ class ReplicaLog:
                     self._ahead.append(position)
                 marked = marked or line == self._mark(attempt).encode()
         lines = before.rpartition(self._mark_begins)[2].split("\n")
-        self._last.extend(line.removeprefix(self._prefix) for line in lines if line.startswith(self._prefix))
+        self._note_last(line.removeprefix(self._prefix) for line in lines if line.startswith(self._prefix))
         if not marked:
             self._print(self._mark(attempt))
 
@@ -97,7 +97,7 @@ class ReplicaLog:
         if len(self._rest) >= _LONGEST_LINE:  # it is kept, and sent with each confirmation
             lines.append(self._rest.decode(errors="replace"))
             self._rest = b""
-        self._last.extend(lines)
+        self._note_last(lines)
         new = [line for line in lines if not self._is_written()]
         if new:
             self._print("".join(f"{self._prefix}{line}\n" for line in new))
@@ -109,10 +109,10 @@ class ReplicaLog:
 
     def last_lines(self) -> str:
         """Return how an error message goes on with what the attempt wrote last, without secrets."""
-        if not self._last:
-            return "; it wrote nothing"
-        text = redacted("\n".join(self._last), self._secrets)
-        return "\nits last lines:" + "".join(f"\n  {line}" for line in text.split("\n"))
+        return as_last_lines("\n".join(self._last).encode(), self._secrets)
+
+    def _note_last(self, lines: Iterable[str]) -> None:
+        self._last.extend(line[-self._longest :] for line in lines)
 
     def _is_written(self) -> bool:
         """Whether the next line is in the log already."""

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_LAST_LINES, _LAST_BYTES = 20, 4096
+_LAST_LINES, _LAST_BYTES = 20, 4096  # the most of a log that a message ends with
 
 
 def last_lines(log: "str | os.PathLike[str]", secrets: "Iterable[str]") -> str:
@@ -19,16 +19,30 @@ def last_lines(log: "str | os.PathLike[str]", secrets: "Iterable[str]") -> str:
         log: Its first segment; if it is missing or cannot be read, the result is "".
         secrets: The values of the job's `env_vars`, in any order.
     """
-    hidden = worth_hiding(secrets)
-    # As much before the end as one secret may have there, so that none is seen in part.
-    before = max(map(len, hidden), default=0)
+    secrets = tuple(secrets)
     reader = LogReader(log)
     try:
         if not reader.files():
             return ""
-        end = reader.last(_LAST_BYTES + before)
+        end = reader.last(bytes_for_last_lines(secrets))
     except OSError:
         return ""
-    text = shown(covered(end, hidden)[-_LAST_BYTES:]).decode(errors="replace")
+    return as_last_lines(end, secrets)
+
+
+def bytes_for_last_lines(secrets: "Iterable[str]") -> int:
+    """Return how much of the end of a log `as_last_lines` needs."""
+    # As much before the end as one secret may have there, so that none is seen in part.
+    return _LAST_BYTES + max(map(len, worth_hiding(secrets)), default=0)
+
+
+def as_last_lines(end: bytes, secrets: "Iterable[str]") -> str:
+    """Return the end of a log in the form in which the message of a failure ends with it.
+
+    Args:
+        end: So much as `bytes_for_last_lines` says, or all there is.
+    """
+    masked = covered(end, worth_hiding(secrets))
+    text = shown(masked[-_LAST_BYTES:]).decode(errors="replace")
     lines = text.splitlines()[-_LAST_LINES:]
     return "\nits last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else "; it wrote nothing"

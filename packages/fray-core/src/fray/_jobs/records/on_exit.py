@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DONE, LOG = "on_exit.done", "on-exit.log"
 LONGEST = 600.0  # seconds that the command may take
+_LONGEST_ERROR = 16 * 1024  # characters; Linux starts no program with a variable of 128 KiB, or with a NUL
 
 
 def write_on_exit(record: str, plan: JobPlan) -> None:
@@ -82,7 +83,7 @@ def exit_variables(spec: str, info: "JobInfo") -> dict[str, str]:
         "FRAY_JOB_STATUS": str(info.status),
         "FRAY_JOB_REASON": reason_of(info),
         "FRAY_JOB_EXIT_CODE": str(info.exit_code),
-        "FRAY_JOB_ERROR": info.error_message or "",
+        "FRAY_JOB_ERROR": (info.error_message or "").replace("\0", "")[:_LONGEST_ERROR],
     }
 
 
