@@ -5,6 +5,8 @@ import functools
 import json
 import os
 import pickle
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -44,6 +46,16 @@ class Mode(enum.StrEnum):
     """A class of this module, which the scheduler cannot import."""
 
     FAST = "fast"
+
+
+# Prints how many classes of actors the head keeps.
+CLASSES = """
+import sys
+import ray
+from ray.experimental import internal_kv
+ray.init(sys.argv[1], log_to_driver=False)
+print(len(internal_kv._internal_kv_list("ActorClass", namespace=b"fun")))
+"""
 
 
 def is_placed(job_id: str) -> bool:
@@ -301,3 +313,19 @@ def test_a_job_that_has_room_while_the_dashboard_is_away_starts_when_it_is_back(
     info = joined_cluster.wait(job_id, timeout=200)
     ray_cluster.kill_node(node)
     assert info.status is JobStatus.SUCCEEDED, info.error_message
+
+
+def test_the_head_keeps_nothing_for_each_attempt(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster
+) -> None:
+    def classes() -> int:
+        command = [sys.executable, "-c", CLASSES, ray_cluster.address]
+        return int(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+
+    first = joined_cluster.launch(JobRequest("first", TRUE))
+    joined_cluster.wait(first, timeout=200)
+    before = classes()
+    fails = joined_cluster.launch(JobRequest("fails", Entrypoint.from_binary("false"), max_retries_failure=3))
+    assert joined_cluster.wait(fails, timeout=200).tasks[0].attempt == 4
+    assert before > 0
+    assert classes() == before

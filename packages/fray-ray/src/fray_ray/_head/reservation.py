@@ -3,6 +3,7 @@
 Those of a job outlive its scheduler, by names: another scheduler takes them up.
 """
 
+import functools
 import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -162,7 +163,7 @@ class Reservation:
             options["runtime_env"] = self._runtime_env
         if name is not None:
             options |= {"name": name, "namespace": NAMESPACE, "lifetime": "detached"}
-        actor = ray.remote(ReplicaActor).options(
+        actor = _replica_actor().options(
             **options,
             max_concurrency=_CALLS,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[group], bundle),
@@ -212,6 +213,12 @@ class Reservation:
 
     def _name(self, number: int) -> str:
         return group_name(self._plan.submission, self._board.record.generation, number)
+
+
+@functools.cache
+def _replica_actor() -> Any:
+    """Return the class of all actors of replicas; the head keeps each that is made for as long as it lives."""
+    return ray.remote(ReplicaActor)
 
 
 def _table(group: PlacementGroup) -> dict[str, Any]:
