@@ -19,6 +19,7 @@ from fray.backend import (
     Noticed,
     Placed,
     Policy,
+    RestartRequested,
     SettleJob,
     StartFailed,
     StartReplica,
@@ -431,3 +432,23 @@ def test_a_supervision_goes_on_by_another_clock() -> None:
     assert machine.handle(Tick(), 1_007.0) == [StopReplica(0, 1, 0.0, forced=True)]
     machine.handle(Ended(0, 1, BAD), 1_008.0)
     assert machine.tasks[0].finished_at == 8.0, "the time of day is the same"
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_what_is_said_of_a_replica_that_the_job_has_not_or_no_longer_changes_nothing(first: int) -> None:
+    machine = Supervision(Policy(replicas=3, gang=True, first_replica=first))
+    machine.resize(2)
+    machine.handle(Begin(), 0.0)
+    before = machine.tasks
+    for number in (first - 1, first + 2, first + 100):
+        for event in (
+            RestartRequested(number, 1, 1.0),
+            Noticed(number, 1, 1.0),
+            Ended(number, 1, BAD),
+            StartFailed(number, 1, BAD),
+        ):
+            assert machine.handle(event, 1.0) == []
+    assert machine.tasks == before
+    machine.handle(StopRequested(0.0), 2.0)
+    assert machine.handle(Ended(first + 2, 1, BAD), 3.0) == []
+    assert machine.phase is JobPhase.ENDING

@@ -129,7 +129,7 @@ class Supervision(ReplicaRules):
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take in what happened, and the time; return what is to be done, in this order."""
         self._actions, self._now = [], now
-        if self._phase is JobPhase.FINISHED:
+        if self._phase is JobPhase.FINISHED or self._is_of_no_replica(event):
             return []
         match event:
             case Begin() if self._phase is JobPhase.PENDING:
@@ -149,6 +149,11 @@ class Supervision(ReplicaRules):
                 self._move(self._replica(event.replica), event)
         self._advance()
         return self._actions
+
+    def _is_of_no_replica(self, event: Event) -> bool:
+        """Whether an event is of a replica that the job has not: requests come late, or from anybody."""
+        first = self._policy.first_replica
+        return getattr(event, "replica", first) not in range(first, first + len(self._replicas))
 
     def resume(self, tasks: Iterable[ReplicaState], now: float, before: Sequence[int] = ()) -> list[Action]:
         """Go on where a supervisor was taken away with its host: what ran then was preempted with it.
