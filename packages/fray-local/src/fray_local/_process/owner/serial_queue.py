@@ -31,14 +31,14 @@ class SerialQueue:
     def run(self, act: Callable[[], object]) -> None:
         """Run an act now, or let the thread run it that runs another one; never wait."""
         self._acts.append(act)
-        while self._acts and self._alone.run(self._run_all):
-            pass
+        if threading.current_thread() is threading.main_thread():
+            _uninterrupted(self._run_all)
+        else:
+            self._run_all()
 
     def _run_all(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            _uninterrupted(self._run_acts)
-        else:
-            self._run_acts()
+        while self._acts and self._alone.run(self._run_acts):
+            pass
 
     def _run_acts(self) -> None:
         acts = self._acts
@@ -53,7 +53,7 @@ class SerialQueue:
 # By which programs and systems interrupt; to look at all 64 of them would take 3 µs for each task.
 _NAMES = "SIGINT SIGTERM SIGHUP SIGQUIT SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGCHLD SIGXCPU"
 _SIGNALS = [int(getattr(signal, name)) for name in _NAMES.split()]
-_last: tuple[list[Any], dict[int, Any]] = ([], {})  # what was installed for each, and which of that Python calls
+_last: tuple[list[Any], dict[int, Any]] = ([], {})  # what is installed for each; what Python calls of it
 _noted: dict[int, FrameType | None] = {}
 _note = _noted.__setitem__  # in C: nothing of it can be interrupted
 _deferring = False
@@ -76,8 +76,10 @@ def _uninterrupted(act: Callable[[], None]) -> None:
         act()
     finally:
         _deferring = False
-        _restore(handlers)
-    _deliver(handlers)
+        try:
+            _restore(handlers)
+        finally:
+            _deliver(handlers)
 
 
 def _handlers() -> dict[int, Any]:
@@ -106,6 +108,7 @@ def _deliver(handlers: dict[int, Any]) -> None:
     if _noted:
         number, frame = _noted.popitem()
         try:
-            handlers[number](number, frame)
+            if number in handlers:
+                handlers[number](number, frame)
         finally:
             _deliver(handlers)
