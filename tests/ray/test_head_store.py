@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from head_in_memory import HeadInMemory, plan_of, queued, scheduler_of
+from head_in_memory import SCHEDULER, HeadInMemory, plan_of, queued, scheduler_of
 
 from fray.testing.gates import until
 from fray_ray._sweep_plan import Member, SweepPlan
@@ -32,3 +32,18 @@ def test_a_job_that_is_run_again_without_a_variable_that_was_not_kept_fails_and_
     with scheduler_of(head, monkeypatch, tmp_path):
         until(lambda: "SERVICE_TOKEN" in message_of(head, submission), "it has failed", 20)
         until(lambda: not [name for name in head.packages if submission in name], "nothing of it is kept", 20)
+
+
+def test_a_job_that_cannot_be_carried_is_tried_for_a_while_and_fails(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(f"{SCHEDULER}._LOOK_AFTER_ERROR", 0.05)
+    monkeypatch.setattr(f"{SCHEDULER}._TRIES_FOR", 1.0, raising=False)
+    submission = queued(head, "train-1", plan_of("train-1"))
+    head.broken = {"put fray-train-1.environ"}
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "could not carry it" in message_of(head, submission), "it has failed", 20)
+        until(lambda: not head.packages, "nothing of it is kept", 20)
+    assert head.calls.count("put fray-train-1.environ") > 3
+    log = (tmp_path / "job-driver-train-1.log").read_text()
+    assert log.count("[fray] the scheduler failed") == 1

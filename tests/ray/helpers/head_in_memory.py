@@ -8,6 +8,7 @@ import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from fray.testing.gates import until
 from fray_ray._head.scheduler import Scheduler
 from fray_ray._plan import Plan
 from fray_ray._queued_job import QueuedJob
-from fray_ray._ray_internals import processes
 
 SCHEDULER = "fray_ray._head.scheduler"
 
@@ -95,9 +95,11 @@ def scheduler_of(head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, folder: Pa
     """Run a scheduler on a store, on a thread of its own; the logs of its jobs are in the folder."""
     monkeypatch.setenv("RAY_TMPDIR", os.fspath(folder))
     monkeypatch.setattr(ray, "get_runtime_context", Context)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 1.0})
     monkeypatch.setattr(f"{SCHEDULER}.remove_abandoned_groups", lambda: None)
     monkeypatch.setattr(f"{SCHEDULER}.remove_groups_of", lambda _: None)
-    monkeypatch.setattr(processes, "log_folder", lambda: os.fspath(folder))
+    node = SimpleNamespace(get_logs_dir_path=lambda: os.fspath(folder))
+    monkeypatch.setattr("ray._private.worker._global_node", node)
     made: list[tuple[Scheduler, asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
 
     async def serve() -> None:

@@ -217,7 +217,7 @@ class Reservation:
 
 @functools.cache
 def _replica_actor() -> Any:
-    """Return the class of all actors of replicas; the head keeps each that is made for as long as it lives."""
+    """Return the class of the actors of replicas; the head keeps each that this process makes."""
     return ray.remote(ReplicaActor)
 
 

@@ -6,9 +6,11 @@ go on with each, and writes how they do into Ray's table. One event loop serves 
 
 import asyncio
 import contextlib
+import math
 import pickle
 import sys
 import threading
+import time
 import traceback
 from typing import Any
 
@@ -42,6 +44,7 @@ from fray_ray._sweep_plan import SweepPlan
 _LOOK = 0.1  # seconds between looks into the head's store
 _LOOK_AFTER_ERROR = 1.0  # seconds
 _LOOK_FOR_NOTICES = 0.5  # seconds
+_TRIES_FOR = 60.0  # seconds for which a job that cannot be carried is tried again: the head may be away
 
 
 class SchedulerActor:
@@ -80,6 +83,7 @@ class Scheduler:
         self._jobs: dict[str, ScheduledJob | Sweep] = {}
         self._refused: set[str] = set()  # submissions whose packages are none of this version
         self._troubled: set[str] = set()  # submissions that raised an error when they were read
+        self._fails_since: dict[str, float] = {}  # by submission: when it could not be carried
         self._links: dict[str, DriverLink] = {}
         self._look_again = False  # although nothing in the head's store has changed
         self._lives: set[asyncio.Task[None]] = set()
@@ -205,6 +209,10 @@ class Scheduler:
 
     def _made(self, submission: str, queued: QueuedJob) -> "ScheduledJob | Sweep | None":
         """Return the job; None where it has no plan, or one that cannot be carried out: its entry says so."""
+        if time.monotonic() - self._fails_since.get(submission, math.inf) > _TRIES_FOR:
+            message = f"the scheduler could not carry it for {_TRIES_FOR:g} s; its log says why"
+            self._fail(submission, queued, message)
+            return None
         try:
             plan = self._plan(submission, queued)
             if plan is None:
@@ -214,17 +222,23 @@ class Scheduler:
             return ScheduledJob(plan, queued, _record(submission), self._shared)
         except PlanError as error:
             traceback.print_exc()
-            message = str(error)
-            remove_groups_of(submission)
-            entry = table_entry(submission)
-            if entry is None or is_waiting(entry):
-                entry = waiting_table_entry(queued.command, dict(queued.metadata), self._shared.node)
-            else:  # its process on the head is notified when it connects
-                print_into(submission, message)
-            entry["metadata"] = {**(entry.get("metadata") or {}), KEPT: "null"}
-            write_table_entry(submission, settled_table_entry(entry, "FAILED", message))
-            _job_kv.delete_all(submission)
+            self._fail(submission, queued, str(error))
             return None
+
+    def _fail(self, submission: str, queued: QueuedJob, message: str) -> None:
+        """End a job that nobody can carry, and give back its room."""
+        remove_groups_of(submission)
+        entry = table_entry(submission)
+        if entry is None or is_waiting(entry):
+            entry = waiting_table_entry(queued.command, dict(queued.metadata), self._shared.node)
+        else:
+            print_into(submission, message)
+        entry["metadata"] = {**(entry.get("metadata") or {}), KEPT: "null"}
+        write_table_entry(submission, settled_table_entry(entry, "FAILED", message))
+        _job_kv.delete_all(submission)
+        self._fails_since.pop(submission, None)
+        if submission in self._links:  # else its process is notified when it connects
+            self._links[submission].tell(1)
 
     @staticmethod
     def _plan(submission: str, queued: QueuedJob) -> Any:
@@ -239,10 +253,16 @@ class Scheduler:
         return plan_again(queued.first, submission)
 
     async def _live(self, submission: str, job: ScheduledJob | Sweep) -> None:
+        begun = time.monotonic()
         try:
             await job.live()
+            self._fails_since.pop(submission, None)
         except Exception:  # noqa: BLE001 - one job that cannot be carried must not end the others
-            print_into(submission, f"the scheduler failed:\n{traceback.format_exc()}")
+            now = time.monotonic()
+            fails_again = submission in self._fails_since and now - begun < _TRIES_FOR
+            if not fails_again:
+                self._fails_since[submission] = now
+                print_into(submission, f"the scheduler failed:\n{traceback.format_exc()}")
             traceback.print_exc()
             await asyncio.sleep(_LOOK_AFTER_ERROR)
             self._look_again = True  # it is taken again
