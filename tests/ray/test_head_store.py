@@ -1,12 +1,22 @@
 """What the scheduler makes of what others have left in the head's store; nothing here needs a cluster."""
 
+import asyncio
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from head_in_memory import SCHEDULER, HeadInMemory, plan_of, queued, scheduler_of
 
 from fray.testing.gates import until
+from fray_ray._head.job import new_machine
+from fray_ray._head.job_board import JobBoard
+from fray_ray._head.lost_nodes import LostNodes
+from fray_ray._head.nodes import gone_of
+from fray_ray._head.record import JobRecord
+from fray_ray._head.reservation import Reservation
 from fray_ray._sweep_plan import Member, SweepPlan
 
 
@@ -47,3 +57,42 @@ def test_a_job_that_cannot_be_carried_is_tried_for_a_while_and_fails(
     assert head.calls.count("put fray-train-1.environ") > 3
     log = (tmp_path / "job-driver-train-1.log").read_text()
     assert log.count("[fray] the scheduler failed") == 1
+
+
+NODE = {"NodeID": "node-1", "Alive": True, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}
+
+
+@pytest.mark.parametrize(
+    ("failures", "gone"),
+    [([], False), ([TimeoutError] * 2, False), ([TimeoutError] * 3, True), ([ConnectionRefusedError], True)],
+    ids=["it answers", "late", "never", "refused"],
+)
+def test_a_node_is_gone_when_it_refuses_or_does_not_answer_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, failures: list[type[OSError]], gone: bool
+) -> None:
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        if left:
+            raise left.pop()
+        return socket.socket()
+
+    left = list(failures)
+    monkeypatch.setattr(ray, "nodes", lambda: [NODE])
+    monkeypatch.setattr(socket, "create_connection", connect)
+    assert gone_of(["node-1"]) == ({"node-1"} if gone else set())
+    assert not left
+
+
+def test_a_node_that_lives_although_it_seemed_lost_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "nodes", lambda: [NODE])
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 1.0})
+    monkeypatch.setattr(Reservation, "nodes", lambda _: {0: "node-1"})
+    monkeypatch.setattr("fray_ray._head.nodes.draining_nodes", dict)
+    plan, now = plan_of("train-1"), time.monotonic
+    record = JobRecord(machine=new_machine(plan), avoid=["node-1"])
+    reservation = Reservation(plan, JobBoard(plan, record, listed=False), {})
+    assert reservation.lost == {"node-1"}
+    lost = LostNodes(record, reservation)
+    lost.preempted("node-1")
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 61.0)
+    asyncio.run(asyncio.wait_for(lost.await_known(0), 20))
+    assert not reservation.lost

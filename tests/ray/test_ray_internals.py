@@ -604,7 +604,7 @@ def test_why_an_actor_has_ended_is_known_to_the_head(cluster: LocalRayCluster) -
     assert str(death_of(actor_id(mortal).hex())) == str(raised.value)
 
 
-def test_a_death_without_a_cause_is_told_from_an_assertion_of_a_method(cluster: LocalRayCluster) -> None:
+def test_a_death_without_a_cause_is_not_an_assertion_of_a_method(cluster: LocalRayCluster) -> None:
     @ray.remote
     def fails() -> None:
         raise AssertionError

@@ -327,7 +327,7 @@ class JobRun:
                 if follower is not None:
                     follower.cancel()
                     self._logs[each.replica].end()
-                self._tell_ended(each.replica, each.attempt, self._lost.preempted(each.replica, node))
+                self._tell_ended(each.replica, each.attempt, self._lost.preempted(node))
 
     def _tell_ended(self, replica: int, attempt: int, end: AttemptEnd) -> None:
         # What Ray says of an actor may be long, and is stored again with each change of the job.

@@ -25,7 +25,6 @@ class LostNodes:
 
     def __init__(self, record: JobRecord, reservation: Reservation) -> None:
         self._record, self._reservation = record, reservation
-        self._lost: dict[int, set[str]] = {}  # by replica: where it must not be placed again
 
     async def reach(self, replica: int, call: Callable[[], Awaitable[T]]) -> T:
         """Call a replica's actor until it answers; what is called may be called again.
@@ -56,12 +55,11 @@ class LostNodes:
         node = "" if known is None else known.node
         if end.reason not in (ExitReason.LOST, ExitReason.COULD_NOT_START) or not node:
             return end
-        return self.preempted(replica, node) if node in await self.gone([node]) else end
+        return self.preempted(node) if node in await self.gone([node]) else end
 
-    def preempted(self, replica: int, node: str) -> AttemptEnd:
+    def preempted(self, node: str) -> AttemptEnd:
         """Return the end of an attempt that was lost with its node; the job takes no other place there."""
         self._reservation.avoid({node})
-        self._lost.setdefault(replica, set()).add(node)
         return AttemptEnd(ExitReason.PREEMPTED, None, "was preempted", f": it lost its node {node}")
 
     async def gone(self, candidates: list[str]) -> set[str]:
@@ -73,9 +71,8 @@ class LostNodes:
 
         Ray would start it there. When it knows that the node is gone, it gives the replica another place.
         """
-        lost = self._lost.pop(replica, set())
         while True:
             node = self._reservation.nodes().get(replica, "")
-            if not nodes.is_drained(node) and (node not in lost or nodes.loss_is_known(node)):
+            if not nodes.is_drained(node) and node not in self._reservation.lost:
                 return
             await asyncio.sleep(_LOOK)

@@ -12,13 +12,9 @@ import ray
 from fray_ray._ray_internals.nodes import draining_nodes, free_resources_of_nodes
 
 _ANSWERS_WITHIN = 1.0  # seconds
+_TRIES = 3  # of a node that does not answer: it may be busy, or its network
 _ASKED_AT_ONCE = 32
 _NO_DEADLINE = 30.0  # seconds, what clouds give a machine from the notice to its end
-
-
-def node_is_gone(node_id: str | None) -> bool:
-    """Whether a node has left the cluster; asks the node itself too, because the head notices late."""
-    return bool(gone_of([node_id or ""]))
 
 
 def gone_of(node_ids: Iterable[str]) -> set[str]:
@@ -88,9 +84,13 @@ def nodes_now() -> Nodes:
 def _is_gone(node: dict[str, Any]) -> bool:
     if not node["Alive"]:
         return True
-    try:
-        address = node["NodeManagerAddress"], node["NodeManagerPort"]
-        socket.create_connection(address, timeout=_ANSWERS_WITHIN).close()
-    except OSError:
-        return True
-    return False
+    address = node["NodeManagerAddress"], node["NodeManagerPort"]
+    for _ in range(_TRIES):
+        try:
+            socket.create_connection(address, timeout=_ANSWERS_WITHIN).close()
+        except ConnectionRefusedError:  # the machine answers, and its raylet has ended
+            return True
+        except OSError:
+            continue
+        return False
+    return True

@@ -5,6 +5,7 @@ Those of a job outlive its scheduler, by names: another scheduler takes them up.
 
 import functools
 import secrets
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from fray_ray._on_node.replica_actor import ReplicaActor
 from fray_ray._options import ray_resources
 from fray_ray._plan import Plan
 
+_AVOIDED = 60.0  # seconds for which a node is not used that seems to be lost: Ray knows it before that
 _CALLS = 8  # that an actor has at a time: two schedulers may wait for its events, and others ask it to stop
 
 
@@ -42,7 +44,8 @@ class Reservation:
         self.without: frozenset[str] = frozenset()
         """The nodes that were left to earlier jobs when Ray was asked."""
         self._actors: dict[int, Any] = {}
-        self._lost = set(board.record.avoid)
+        self._lost: dict[str, float] = {}  # until when they are avoided
+        self.avoid(set(board.record.avoid))
         if board.listed:
             self._take_up()
 
@@ -72,8 +75,11 @@ class Reservation:
 
     @property
     def lost(self) -> frozenset[str]:
-        """Nodes on which no place is wanted; those that Ray knows to be gone are no longer named."""
-        self._lost = {node for node in self._lost if not loss_is_known(node)}
+        """Nodes on which no place is wanted: until Ray knows that they are gone, or, living, for a minute."""
+        now = time.monotonic()
+        self._lost = {
+            node: until for node, until in self._lost.items() if now < until and not loss_is_known(node)
+        }
         return frozenset(self._lost)
 
     @property
@@ -83,7 +89,7 @@ class Reservation:
 
     def avoid(self, nodes: set[str]) -> None:
         """Take no place on nodes that are lost, or about to be, which Ray may not know yet."""
-        self._lost |= nodes
+        self._lost |= dict.fromkeys(nodes, time.monotonic() + _AVOIDED)
         self._board.record.avoid = sorted(self._lost)
 
     def ask(self, units: int, without: frozenset[str] = frozenset()) -> None:
