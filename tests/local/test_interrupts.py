@@ -200,9 +200,7 @@ def test_what_the_handler_of_a_signal_raises_is_never_lost_in_a_context_of_proce
         raise TooLongError
 
     def submit(visit: Callable[[], Any], line: int) -> int:
-        return interrupted(
-            lambda: refs.append(context.run(abs, -1)), visit, line, module="fray_local._process.owner"
-        )
+        return interrupted(lambda: refs.append(context.run(abs, -1)), visit, line, module="fray_local")
 
     refs: list[Any] = []
     before = signal.signal(signal.SIGUSR1, ring)

@@ -15,7 +15,7 @@ FILES = sorted(
 PRIVATE = re.compile(r"\bfray(?:_[a-z]+)?(?:\.[a-z]\w*)*\._[a-z]\w*")
 NAMEDTUPLE = {"_asdict", "_fields", "_make", "_replace"}
 NOTEBOOK = {"_repr_html_"}
-OTHERS = {"os": {"_exit"}, "sys": {"_getframe"}}
+OTHERS = {"os": {"_exit"}, "sys": {"_current_frames", "_getframe"}}
 
 # Why a file may name private modules.
 MODULES = {
@@ -53,7 +53,6 @@ ATTRIBUTES: dict[str, tuple[set[str], str]] = {
         },
         "Iris has no public way to lose a worker, or to begin them when its controller listens",
     ),
-    "tests/local/test_threads.py": ({"_current_frames"}, "Python's own name for where a thread is"),
     "tests/queue/test_file.py": ({"_done"}, "a crash between two requests"),
     "tests/queue/test_file_batches.py": (
         {"_enter", "_store"},
@@ -67,10 +66,6 @@ ATTRIBUTES: dict[str, tuple[set[str], str]] = {
     "tests/queue/test_memory.py": (
         {"_line", "_live", "_lock", "_timers"},
         "what is kept; a lock at a fork",
-    ),
-    "tests/queue/test_work_process_deaths.py": (
-        {"_current_frames"},
-        "Python's own name for where a thread is",
     ),
     "tests/queue/test_sqlite.py": (
         {"_fdatasync", "_opened", "_store"},

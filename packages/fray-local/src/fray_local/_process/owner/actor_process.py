@@ -205,7 +205,7 @@ class ActorProcess:
         self._worker = None  # calls that come now wait
         reason = f"{worker.pid} {how}" if worker.pid else how
         died = partial(self.actor.process_died, reason, started, unstarted)
-        if worker.was_killed:  # whatever its `max_restarts`: a killed actor is not made anew
+        if worker.was_killed:  # whatever its `max_restarts`: a killed actor is not made again
             died = partial(self.actor.die, "another program has killed it")
         # Those that were on their way to it are returned before.
         worker.after_given(partial(self._serial.run, partial(self._process_died, died)))
