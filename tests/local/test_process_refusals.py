@@ -83,6 +83,19 @@ class TestDescriptors:
         later = context.create_task(large, 3, options=elsewhere)
         assert context.get(later, timeout=30) == bytes(3)
 
+    @pytest.mark.timeout(60)
+    def test_a_task_whose_workers_end_before_they_run_it_fails(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where the user's limit on threads is reached: the fork works, and the worker ends."""
+        (tmp_path / "sitecustomize.py").write_text(
+            "import os\nos.register_at_fork(after_in_child=lambda: os._exit(7))\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", os.fspath(tmp_path))
+        told = r"a worker process for abs\(\) could not be started: .* exit code 7"
+        with create_context("process", max_workers=1) as context, pytest.raises(WorkerDiedError, match=told):
+            context.get(context.run(abs, -1))
+
     def test_an_actor_whose_process_cannot_be_started_is_dead(self, context: JobContext) -> None:
         assert context.get(context.run(abs, -1)) == 1
         with few_descriptors():

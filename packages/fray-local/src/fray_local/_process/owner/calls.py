@@ -72,5 +72,6 @@ def packs_values(call: Any, budget: Budget) -> bool:
 
 
 def died(call: Any, pid: int, how: str) -> WorkerDiedError:
-    """Return the error of a call whose worker died."""
-    return WorkerDiedError(f"the worker process {pid} that ran {call.label} {how}")
+    """Return the error of a call whose worker died, or never ran: then it has no process id."""
+    worker = f"the worker process {pid} that ran" if pid else "a worker process for"
+    return WorkerDiedError(f"{worker} {call.label} {how}")

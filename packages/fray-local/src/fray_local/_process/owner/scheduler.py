@@ -25,6 +25,7 @@ from fray_local._process.owner.worker_slot import Decisions, WorkerSlot, idle_si
 _AHEAD_SECONDS = 0.01  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded
 _STUCK_SECONDS = 0.01  # without an end, after which the calls that were sent ahead are recalled
+_TRIES = 3  # workers in a row that end before they have run anything, after which a call fails
 _SPARE_SECONDS = 5.0  # that a worker beyond the size, made because others waited, is kept warm
 
 
@@ -52,6 +53,7 @@ class Scheduler:
         self._actors = ActorReservations(resources, self._lines, self._later, is_stuck)
         self._ticking = self._trimming = False
         self._ends = count(1)
+        self._stillborn = 0  # workers, since a call has ended, that ended before they had run anything
         self._closed = False
         self._empty = threading.Event()
 
@@ -140,6 +142,7 @@ class Scheduler:
             self._retire(worker)
 
     def _done(self, worker: WorkerConnection, call: Any, seconds: float) -> None:
+        self._stillborn = 0
         function = call.state.function
         if function is not None and seconds:
             function.took(seconds)
@@ -193,7 +196,12 @@ class Scheduler:
         self._retiring.discard(worker)
         if slot is not None:
             self._leave(slot)
-        if not worker.pid:  # it never ran: starting workers over and over would not end
+        pid = worker.pid
+        if unstarted and not started and pid:
+            self._stillborn += 1
+            if self._stillborn >= _TRIES:
+                pid, how = 0, f"could not be started: the last {_TRIES} {how} before they ran anything"
+        if not pid:  # starting workers over and over would not end
             started, unstarted = [*started, *unstarted], []
         for call in unstarted:
             call.unclaim()
@@ -203,7 +211,7 @@ class Scheduler:
             self._empty.set()
         self._carry_out(decisions)
         for call in started:
-            dispatch(call.lost(died(call, worker.pid, how)))
+            dispatch(call.lost(died(call, pid, how)))
 
     def _decide(self, decisions: Decisions | None = None, *, ahead: bool = True) -> Decisions:
         """Decide which waiting calls go where: older ones first, whose CPUs no younger one takes."""
