@@ -97,13 +97,13 @@ def test_nothing_of_a_dead_detached_actor_is_kept_while_another_lives(spec: str)
         gc.collect()
         return argument() is None
 
-    with create_context(spec, namespace="keeping") as context:
-        keeper = context.create_actor(Counter, name="keeper", lifetime="detached")
+    with create_context(spec, namespace="kept") as context:
+        other = context.create_actor(Counter, name="other", lifetime="detached")
         try:
             argument = fail()
             until(freed, "the argument of the dead actor is freed", 10)
         finally:
-            context.kill(keeper)
+            context.kill(other)
 
 
 @SPECS
