@@ -1,6 +1,7 @@
 """How a job is found in Ray's table: its runs, the members of a sweep, what a retry has. Needs no cluster."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -106,6 +107,22 @@ def test_members_that_never_ran_end_as_their_sweep_says(table: FakeDashboard) ->
     assert (lost.status, lost.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
     add_sweep(table, "STOPPED")
     assert found(table, "s-1/0").status is JobStatus.STOPPED
+
+
+def test_opening_a_cluster_leaves_the_environment_as_it_is_and_does_not_follow_it(
+    table: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(path: str) -> tuple[int, Any]:  # on a thread of the dashboard, while the cluster is opened
+        seen.append(os.environ.get("RAY_ADDRESS"))
+        return answer_of_table(path)
+
+    seen: list[str | None] = []
+    answer_of_table = table.answer
+    monkeypatch.setattr(table, "answer", answer)
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+        assert RayCluster(table.url).list_jobs() == []
+    assert set(seen) == {"http://127.0.0.1:1"}
 
 
 @pytest.mark.parametrize(

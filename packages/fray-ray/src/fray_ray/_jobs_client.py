@@ -1,7 +1,6 @@
 """The dashboard's side of a cluster: submit, look, read, stop, upload, over HTTP."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -58,7 +57,7 @@ class JobsClient:
         self._nodes: dict[str, str] = {}  # of the drivers of jobs
         with explained(address):
             self.url = dashboard_of(address)
-            self._jobs = _without_ray_address(lambda: DashboardClient(self.url, answer_timeout))
+            self._jobs = DashboardClient(self.url, answer_timeout)
 
     def submit(
         self, entrypoint: str, submission: str, metadata: dict[str, str], runtime_env: dict[str, Any]
@@ -241,13 +240,3 @@ def _too_large(runtime_env: dict[str, Any]) -> str:
         f"the workspace {runtime_env.get('working_dir')!r} is larger than the 100 MiB (zipped) Ray takes; "
         "name what the job does not need in its .rayignore, or put it where the job can read it"
     )
-
-
-def _without_ray_address(act: Callable[[], T]) -> T:
-    """Connect to the given address: Ray's client prefers what is in its variable."""
-    given = os.environ.pop("RAY_ADDRESS", None)
-    try:
-        return act()
-    finally:
-        if given is not None:
-            os.environ["RAY_ADDRESS"] = given

@@ -3,6 +3,7 @@
 from typing import Any
 from urllib.parse import urlencode
 
+import ray
 from ray.job_submission import JobSubmissionClient
 
 _CONNECTS_WITHIN = 5.0  # seconds
@@ -14,12 +15,15 @@ class DashboardClient(JobSubmissionClient):
     """Ray's own client, which by itself waits for ever for a head that hangs. Read in Ray 2.60.
 
     Args:
+        url: Where the dashboard is. Ray's own class prefers what is in its variables, such as RAY_ADDRESS.
         answers_within: Seconds between the bytes of an answer.
     """
 
     def __init__(self, url: str, answers_within: float = 60.0) -> None:
         self._timeouts = _CONNECTS_WITHIN, answers_within
-        super().__init__(url)
+        self._client_ray_version = ray.__version__
+        super(JobSubmissionClient, self).__init__(url)  # its own __init__ looks into the variables first
+        self._check_connection_and_version("2.0")
 
     def _do_request(self, method: str, endpoint: str, **more: Any) -> Any:
         return super()._do_request(method, endpoint, **{"timeout": self._timeouts, **more})
