@@ -1,5 +1,7 @@
 """What a context of processes has for its tasks is counted, in fractions, too."""
 
+import atexit
+import os
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,26 @@ def test_what_the_machine_has_is_not_for_the_option(name: str) -> None:
 def test_an_amount_that_is_none_is_refused(amount: object) -> None:
     with pytest.raises(ValueError, match=r"resources\['licence'\] must be a number of 0 or more"):
         create_context("process", resources={"licence": amount})
+
+
+@pytest.mark.timeout(60)
+def test_a_gpu_is_given_on_when_the_process_that_had_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = Gate(tmp_path / "taken")
+
+    def leave_late() -> tuple[int, str]:
+        atexit.register(taken.wait)  # as the end of CUDA takes a while; a worker waits 3 s for it
+        return os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+    def take(pid: int) -> tuple[bool, str]:
+        taken.open()
+        return Path(f"/proc/{pid}").exists(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+    monkeypatch.setenv("FRAY_LOCAL_GPUS", "5")
+    with create_context("process", max_workers=1) as context:
+        gpu = TaskOptions(resources={"GPU": 1})
+        pid, device = context.get(context.create_task(leave_late, options=gpu))
+        later = context.create_task(take, pid, options=gpu)
+        assert context.get(context.run(abs, -1)) == 1  # which needs its CPU only
+        assert (device, context.get(later)) == ("5", (False, "5"))

@@ -26,6 +26,7 @@ _AHEAD_SECONDS = 0.01  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded
 _STUCK_SECONDS = 0.01  # without an end, after which the calls that were sent ahead are recalled
 _TRIES = 3  # workers in a row that end before they have run anything, after which a call fails
+_RETIRES = "it retires"  # why a worker with GPUs takes no CPU
 _SPARE_SECONDS = 5.0  # that a worker beyond the size, made because others waited, is kept warm
 
 
@@ -49,7 +50,7 @@ class Scheduler:
         self._slots: dict[WorkerConnection, WorkerSlot] = {}
         self._idle: dict[tuple[Any, ...], list[WorkerSlot]] = {}
         self._busy: dict[Needs, set[WorkerSlot]] = {}
-        self._retiring: set[WorkerConnection] = set()
+        self._retiring: dict[WorkerConnection, WorkerSlot] = {}
         self._actors = ActorReservations(resources, self._lines, self._later, is_stuck)
         self._ticking = self._trimming = False
         self._ends = count(1)
@@ -192,8 +193,7 @@ class Scheduler:
             self._free.cpu -= slot.needs.cpu
 
     def _ended(self, worker: WorkerConnection, how: str, started: list[Any], unstarted: list[Any]) -> None:
-        slot = self._slots.pop(worker, None)
-        self._retiring.discard(worker)
+        slot = self._slots.pop(worker, None) or self._retiring.pop(worker, None)
         if slot is not None:
             self._leave(slot)
         pid = worker.pid
@@ -318,8 +318,11 @@ class Scheduler:
     def _rest(self, slot: WorkerSlot, decisions: Decisions) -> None:
         """Make a slot idle, or let its worker be retired."""
         needs = slot.needs
-        self._leave(slot)
-        slot.gpus, slot.away = [], set()
+        if needs.gpus:
+            self._keep_gpus(slot)
+        else:
+            self._leave(slot)
+            slot.away = set()
         tired = self._most_tasks is not None and slot.served >= self._most_tasks
         used_up = needs.max_calls is not None and slot.served >= needs.max_calls
         if tired or used_up or needs.gpus or self._closed:
@@ -330,6 +333,12 @@ class Scheduler:
             if not self._trimming and self._spare() > 0:
                 self._trimming = True
                 self._later(_SPARE_SECONDS, self._trim)
+
+    def _keep_gpus(self, slot: WorkerSlot) -> None:
+        """Give back the CPUs of a worker that retires; memory of its GPUs is free when it has ended."""
+        if not slot.away:
+            self._free.cpu += slot.needs.cpu
+        slot.away.add(_RETIRES)
 
     def _spare(self) -> int:
         return sum(map(len, self._idle.values())) - self._size
@@ -366,8 +375,9 @@ class Scheduler:
     def _retire(self, worker: WorkerConnection) -> None:
         slot = self._slots.pop(worker, None)
         if slot is not None:
-            self._leave(slot)
-            self._retiring.add(worker)
+            if _RETIRES not in slot.away:
+                self._leave(slot)
+            self._retiring[worker] = slot
             worker.retire()
 
     def _ask_back(self, before: dict[WorkerSlot, int]) -> None:
