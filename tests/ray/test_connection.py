@@ -322,5 +322,5 @@ def test_a_job_that_is_refused_leaves_no_secret_in_the_head(starting: FakeDashbo
     starting.takes_jobs = False
     with pytest.raises(ClusterUnavailableError, match=r"did not take job .* within 0\.5 s"):
         cluster.launch(request)
-    assert set(starting.stored.values()) == {b"-"}, "the plan, what the scheduler takes, what it forgets"
+    assert set(starting.stored.values()) == {b"-", b"0.0"}, "all is withdrawn, and it is to end"
     assert not any(TOKEN.encode() in data for data in starting.stored.values())

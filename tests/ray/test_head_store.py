@@ -59,6 +59,19 @@ def test_a_job_that_cannot_be_carried_is_tried_for_a_while_and_fails(
     assert log.count("[fray] the scheduler failed") == 1
 
 
+def test_what_an_interrupted_launch_left_is_deleted_after_a_while(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(f"{SCHEDULER}._LAUNCHED_WITHIN", 0.2, raising=False)
+    head.put("fray-half-1.plan", b"a plan")
+    head.put("fray-kept-1.plan", b"that of a job which has failed")
+    head.add_entry("kept-1", {"status": "FAILED", "metadata": {"fray.job_id": "kept-1"}})
+    head.put("fray-sweep-1~3.stop", b"0.0")
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "fray-half-1.plan" not in head.packages, "it is deleted", 20)
+    assert head.packages.keys() == {"fray-kept-1.plan", "fray-sweep-1~3.stop"}
+
+
 NODE = {"NodeID": "node-1", "Alive": True, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -107,6 +108,22 @@ def test_members_that_never_ran_end_as_their_sweep_says(table: FakeDashboard) ->
     assert (lost.status, lost.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
     add_sweep(table, "STOPPED")
     assert found(table, "s-1/0").status is JobStatus.STOPPED
+
+
+def test_a_launch_that_is_interrupted_has_launched_nothing(
+    table: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def store(path: str, data: bytes) -> None:
+        store_in_table(path, data)
+        if path.endswith(".queued") and data != b"-":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    table.takes_jobs, store_in_table = False, table.store
+    monkeypatch.setattr(table, "store", store)
+    with pytest.raises(KeyboardInterrupt):
+        RayCluster(table.url).launch(JobRequest("interrupted", Entrypoint.from_binary("true")))
+    left = {path.rpartition(".")[2]: data for path, data in table.stored.items()}
+    assert left == {"plan": b"-", "queued": b"-", "stop": b"0.0", "forget": b"-"}
 
 
 def test_opening_a_cluster_leaves_the_environment_as_it_is_and_does_not_follow_it(

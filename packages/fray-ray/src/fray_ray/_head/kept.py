@@ -1,7 +1,7 @@
 """What stays of a job that did not succeed, so that it can be run again: its plan, and its workspace."""
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from fray.cluster import JobId, TaskStatus
@@ -102,6 +102,25 @@ def brought(submission: str, withheld_names: Iterable[str]) -> dict[str, str]:
             "neither kept nor given for this run; launch it anew"
         )
     return given
+
+
+def forget_orphans(before: Collection[str]) -> set[str]:
+    """Delete what launches have left that ended before they queued their jobs.
+
+    Args:
+        before: What seemed to be left when this was called the last time; a launch may be on its way.
+
+    Returns:
+        What seems to be left now.
+    """
+    orphans = {
+        submission
+        for submission, words in _job_kv.all_names().items()
+        if "plan" in words and _job_kv.QUEUED not in words and stored_entry(submission) is None
+    }
+    for submission in orphans.intersection(before):
+        _job_kv.delete_all(submission)
+    return orphans
 
 
 def forget_run(first: str) -> None:

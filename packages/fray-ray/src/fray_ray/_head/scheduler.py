@@ -22,7 +22,7 @@ from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink, serve_links
 from fray_ray._head.job import ScheduledJob, Shared, is_request
 from fray_ray._head.job_metrics import shared_gauges
-from fray_ray._head.kept import PlanError, plan_again
+from fray_ray._head.kept import PlanError, forget_orphans, plan_again
 from fray_ray._head.nodes import draining
 from fray_ray._head.outliving import remove_abandoned_groups, remove_groups_of
 from fray_ray._head.record import JobRecord, unpacked
@@ -44,6 +44,7 @@ from fray_ray._sweep_plan import SweepPlan
 _LOOK = 0.1  # seconds between looks into the head's store
 _LOOK_AFTER_ERROR = 1.0  # seconds
 _LOOK_FOR_NOTICES = 0.5  # seconds
+_LAUNCHED_WITHIN = 600.0  # seconds between the upload of a plan and that of the job that is queued with it
 _TRIES_FOR = 60.0  # seconds for which a job that cannot be carried is tried again: the head may be away
 
 
@@ -99,7 +100,12 @@ class Scheduler:
         async with server:
             loops = [
                 asyncio.create_task(each)
-                for each in (self._shared.queue.run(), self._watch_nodes(), self._read_requests())
+                for each in (
+                    self._shared.queue.run(),
+                    self._watch_nodes(),
+                    self._read_requests(),
+                    self._forget_orphans(),
+                )
             ]
             ready()
             await asyncio.gather(*loops)
@@ -268,6 +274,13 @@ class Scheduler:
             self._look_again = True  # it is taken again
         finally:
             self._jobs.pop(submission, None)
+
+    async def _forget_orphans(self) -> None:
+        seen: set[str] = set()
+        while True:
+            await asyncio.sleep(_LAUNCHED_WITHIN)
+            with contextlib.suppress(Exception):  # as below
+                seen = await aside(forget_orphans, seen)
 
     async def _watch_nodes(self) -> None:
         while True:

@@ -1,8 +1,9 @@
 """Give jobs to the scheduler of a cluster, and have the cluster have one."""
 
+import contextlib
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from fray import ClusterUnavailableError
 from fray.cluster import poll_delays
@@ -30,7 +31,7 @@ class SchedulerClient:
         self._client, self._here, self._timeout = client, here, timeout
 
     def put(self, submission: str, packages: Mapping[str, bytes], queued: QueuedJob) -> None:
-        """Give a job to the scheduler; it is in Ray's table when this returns.
+        """Give a job to the scheduler; it is in Ray's table when this returns, and withdrawn where it raises.
 
         Args:
             packages: What the job finds in the head's memory; where the job is refused they are gone.
@@ -41,12 +42,19 @@ class SchedulerClient:
             for name, data in whole.items():
                 self._client.upload(name, data)
             self._await_entry(submission)
-        except Exception as error:
+        except BaseException as error:  # Ctrl-C too: nobody would know the id of the job
             if not isinstance(error.__cause__, UNREACHED):  # then it was refused; else it may have started
-                for name in whole:
+                self._withdraw(submission, whole)
+            raise
+
+    def _withdraw(self, submission: str, names: Iterable[str]) -> None:
+        """Have nothing of a job be left; where the scheduler has just taken it, it is stopped."""
+        with contextlib.suppress(RuntimeError, ClusterUnavailableError):
+            self._client.upload(_job_kv.stop_name(submission), b"0.0")
+            if self._client.entry(submission) is None:
+                for name in names:
                     self._client.forget(name)
                 self._client.forget_job(submission)
-            raise
 
     def ensure(self, *, doubted: bool = False) -> None:
         """Have the cluster have a scheduler.
