@@ -21,6 +21,7 @@ from fray import (
     ActorDiedError,
     ActorNotFoundError,
     ActorOptions,
+    ContextClosedError,
     JobContext,
     create_context,
     get_job_context,
@@ -107,6 +108,19 @@ class TestNames:
         assert first.get(again.value(), timeout=60) == 2
         assert elsewhere(LOAD_AND_CALL, pickle.dumps(again).hex()) == "2\n"
         assert elsewhere(LOAD_AND_CALL, pickled.hex()) == "ActorNotFoundError\n"
+
+    def test_a_context_that_was_shut_down_finds_nothing(
+        self, programs: tuple[JobContext, JobContext]
+    ) -> None:
+        first, second = programs
+        counter = second.create_actor(Counter, 1, name="tally")
+        assert [second.get(counter.value(), timeout=60), first.get(first.run(abs, -1), timeout=60)] == [1, 1]
+        first.shutdown()
+        for name in ("tally", "other"):
+            with pytest.raises(ContextClosedError):
+                first.get_actor(name)
+        with pytest.raises(ContextClosedError):
+            first.create_actor(Counter, name="tally", get_if_exists=True)
 
 
 @pytest.fixture

@@ -43,6 +43,13 @@ class ActorRegistry:
         self._at: WeakValueDictionary[tuple[str, str, str], ProcessEndpoint] = WeakValueDictionary()
         self._processes: WeakSet[ActorProcess] = WeakSet()
 
+    def _ensure_started(self) -> None:
+        """Start what the first actor takes, unless the context has ended, tasks that may go on included."""
+        scope = self._context.engine.scope
+        if not scope.open:
+            scope.check_open()
+        self._runner.ensure_started()
+
     @property
     def directory(self) -> ActorDirectory:
         """Where shared actors are found."""
@@ -63,7 +70,7 @@ class ActorRegistry:
         Raises:
             ActorAlreadyExistsError: The name is taken and `get_if_exists` is not set.
         """
-        self._runner.ensure_started()
+        self._ensure_started()
         needs = self._runner.machine.needs_of_actor(options)
         name = options.name
         existing = None if name is None else self._find(name)
@@ -92,7 +99,7 @@ class ActorRegistry:
 
     def get(self, name: str) -> ActorHandle:
         """Return a handle to the living actor of that name, or raise ActorNotFoundError."""
-        self._runner.ensure_started()
+        self._ensure_started()
         endpoint = self._find(name)
         if endpoint is None:
             known = {*self._named, *(record.name for record in self.directory.living())}
@@ -101,7 +108,7 @@ class ActorRegistry:
 
     def at(self, address: tuple[str, str, str]) -> ProcessEndpoint:
         """Return the endpoint of an actor whose handle came from another process."""
-        self._runner.ensure_started()
+        self._ensure_started()
         namespace, name, _ = address
         known = self._at.get(address)
         if known is not None and not known.actor.dead:
