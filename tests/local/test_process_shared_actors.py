@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -121,6 +122,17 @@ class TestNames:
                 first.get_actor(name)
         with pytest.raises(ContextClosedError):
             first.create_actor(Counter, name="tally", get_if_exists=True)
+
+    @pytest.mark.parametrize("namespace", [".", ".."])
+    def test_a_namespace_of_dots_is_a_folder_of_its_own(self, namespace: str, state_dir: Path) -> None:
+        state_dir.mkdir(mode=0o755)
+        with create_context("process", max_workers=1, namespace=namespace) as context:
+            counter = context.create_actor(Counter, 1, name="tally")
+            assert context.get(counter.value(), timeout=60) == 1
+            assert [path.name for path in state_dir.iterdir()] == ["actors"]
+            assert [path.is_dir() for path in (state_dir / "actors").iterdir()] == [True]
+            assert stat.S_IMODE(state_dir.stat().st_mode) == 0o755
+            assert main(["actors", "kill", "tally", "--namespace", namespace]) == 0
 
 
 @pytest.fixture

@@ -65,7 +65,9 @@ class ActorDirectory:
 
     def __init__(self, namespace: str, root: Path | None = None) -> None:
         self.namespace = namespace
-        self.folder = (root or state_dir()) / "actors" / quote(namespace, safe="")
+        # These two are folders that are there: the state directory itself, and that of all namespaces.
+        name = namespace.replace(".", "%2E") if namespace in (".", "..") else quote(namespace, safe="")
+        self.folder = (root or state_dir()) / "actors" / name
 
     def find(self, name: str) -> tuple[ActorRecord, socket.socket] | None:
         """Return a living actor's record and a connection to it.
