@@ -8,7 +8,7 @@ import pytest
 from gang_hosts import Hosts, pending_groups
 from words_in_files import files_with
 
-from fray import create_context
+from fray import WorkerDiedError, create_context
 from fray.cluster import (
     Entrypoint,
     ExitReason,
@@ -283,3 +283,14 @@ def test_a_function_on_a_pod_says_what_is_wrong_before_anything_starts(gangs: Ra
         run_on_pod(int, "v4-17")
     with pytest.raises(ValueError, match="max_retries_failure"):
         run_on_pod(int, "v4-16", max_retries_failure=-1)
+
+
+def test_a_function_that_ends_its_process_on_a_pod_has_returned_nothing(gangs: RayCluster) -> None:
+    def leave() -> None:
+        import os
+
+        if os.environ["FRAY_REPLICA_ID"] == "1":
+            os._exit(0)
+
+    with pytest.raises(WorkerDiedError, match="host 1 ended without returning"):
+        run_on_pod(leave, "v4-16")

@@ -99,7 +99,7 @@ def _run(plan: Plan) -> list[Any]:
         raise gang.error
     status, _, message = gang.verdict
     if status is JobStatus.SUCCEEDED:
-        return [_returned(result) for result in gang.results]
+        return [_returned(host, result) for host, result in enumerate(gang.results)]
     raised = [result for result in gang.results if result is not None and result.startswith(_RAISED)]
     if raised:
         raise unpack_exception(pickle.loads(raised[0][len(_RAISED) :]))
@@ -151,9 +151,14 @@ class _Gang(threading.Thread):
             self._loop.call_soon_threadsafe(self._job.request, StopRequested(grace))
 
 
-def _returned(result: bytes | None) -> Any:
-    """Return what a function returned."""
-    assert result is not None
+def _returned(host: int, result: bytes | None) -> Any:
+    """Return what a function returned.
+
+    Raises:
+        WorkerDiedError: It did not return: its process was ended with exit code 0.
+    """
+    if result is None or not result.startswith(_RETURNED):
+        raise WorkerDiedError(f"host {host} ended without returning, with exit code 0")
     return pickle.loads(result.removeprefix(_RETURNED))
 
 
