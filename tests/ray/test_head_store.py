@@ -10,6 +10,8 @@ import pytest
 import ray
 from head_in_memory import SCHEDULER, HeadInMemory, plan_of, queued, scheduler_of
 
+from fray.backend import AttemptEnd, Begin, Ended, Placed
+from fray.cluster import ExitReason
 from fray.testing.gates import until
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
@@ -109,3 +111,26 @@ def test_a_node_that_lives_although_it_seemed_lost_is_used_again(monkeypatch: py
     monkeypatch.setattr(time, "monotonic", lambda: now() + 61.0)
     asyncio.run(asyncio.wait_for(lost.await_known(0), 20))
     assert not reservation.lost
+
+
+def test_what_is_shown_of_a_replica_is_made_again_only_where_it_has_changed(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of("train-1", choices=(2,), max_retries_failure=3)
+    record = JobRecord(machine=new_machine(plan), ports={(0, 1): {"http": 80}})
+    board, bad = JobBoard(plan, record, listed=False), AttemptEnd(ExitReason.EXITED, 3)
+    record.machine.handle(Begin(), 0.0)
+    for number in (1, 2):
+        record.machine.handle(Placed((0, 1)), number * 10.0)
+        before = board.info.tasks
+        assert all(one is other for one, other in zip(board.info.tasks, before, strict=True))
+        record.machine.handle(Ended(0, number, bad), number * 10.0 + 1.0)
+        tasks = board.info.tasks
+        assert tasks[0] is not before[0]
+        assert tasks[1] is before[1]
+    record.machine.handle(Placed((0,)), 30.0)
+    later = board.info.tasks[0]
+    assert [(each.attempt, dict(each.ports)) for each in later.previous] == [(1, {"http": 80}), (2, {})]
+    assert later.previous[0] is tasks[0].previous[0]
+    record.ports[0, 3] = {"http": 81}
+    assert board.info.tasks[0].ports == {"http": 81}

@@ -1,5 +1,7 @@
 """A job's figures as they are counted from its state; nothing here needs a cluster."""
 
+from pathlib import Path
+
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray._head.job_metrics import figures_of, replicas_of
 from fray_ray._head.usage_file import UsageFile
@@ -40,3 +42,17 @@ def test_memory_is_of_what_runs_and_cpu_time_of_all_attempts() -> None:
     runs = [TaskStatus(replica=number, status=JobStatus.RUNNING, attempt=2 - number) for number in (0, 1)]
     figures = figures_of(job(*runs), usage.latest())
     assert (figures["memory_bytes"], figures["cpu_seconds"]) == (800, 3.25)
+
+
+def test_the_file_of_what_thousands_of_attempts_used_is_bounded_and_has_the_last_of_each(
+    tmp_path: Path,
+) -> None:
+    usage = UsageFile(str(tmp_path / "usage"))
+    samples = "".join(f"{100 + number}.5 7000 {number}.5\n" for number in range(16))
+    for attempt in range(1, 5_001):
+        usage.take(0, attempt, samples)
+    usage.write(last=True)
+    lines = (tmp_path / "usage").read_text().splitlines()
+    assert 5_000 <= len(lines) <= 24_000
+    assert sum(line.endswith(" 115.5 7000 15.5") for line in lines) == 5_000
+    assert usage.latest().keys() == {(0, attempt) for attempt in range(1, 5_001)}

@@ -48,9 +48,11 @@ def test_a_record_of_many_attempts_keeps_the_latest_of_them() -> None:
     for number in range(1, 100):
         machine.handle(Ended(0, number, AttemptEnd(ExitReason.EXITED, 3, "exited")), number * 100.0)
         machine.handle(Begin(), number * 100.0 + 50.0)
-    found = unpacked(JobRecord(machine=machine).packed())
+    ports = {(0, number): {"http": number} for number in range(1, 101)}
+    found = unpacked(JobRecord(machine=machine, ports=ports).packed())
     assert found is not None
     assert [each.attempt for each in found.machine.tasks[0].previous] == list(range(36, 100))
+    assert [attempt for _, attempt in found.ports] == list(range(36, 101))
     found.machine.complete({0: machine.tasks[0].previous})
     assert found.machine.tasks == machine.tasks
     again = found.machine.handle(Ended(0, 100, AttemptEnd(ExitReason.EXITED, 0)), 10_000.0)

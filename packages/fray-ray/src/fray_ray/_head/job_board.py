@@ -55,6 +55,8 @@ class JobBoard:
         """Why the job does not run yet."""
         self._written: tuple[JobInfo, list[dict[str, Any]]] | None = None
         self._next_write = 0.0
+        # By replica: its state and its ports, and what users get of these.
+        self._tasks: dict[int, tuple[ReplicaState, Mapping[str, int], TaskStatus]] = {}
         self.shown = not listed
         """Whether the entry may be written now: not before there is one, and not while Ray makes it."""
 
@@ -80,15 +82,24 @@ class JobBoard:
         return replace(info, pending_reason=None if runs_now else self.waits_for)
 
     def _task(self, state: ReplicaState) -> TaskStatus:
-        ports = self.record.ports
-        if not ports:
-            return task_of(state)
-        previous = tuple(
-            each._replace(ports=ports.get((each.replica, each.attempt), each.ports))
-            for each in state.previous
-        )
-        own = ports.get((state.replica, state.attempt), state.ports)
-        return task_of(state._replace(ports=own, previous=previous))
+        """Return the state of a replica as users get it; what has not changed since is not made again."""
+        ports = self._ports_of(state)
+        known = self._tasks.get(state.replica)
+        if known is None or known[0] is not state or known[1] is not ports:
+            task = _task_of(state, ports, self._earlier(state))
+            known = self._tasks[state.replica] = state, ports, task
+        return known[2]
+
+    def _earlier(self, state: ReplicaState) -> tuple[TaskStatus, ...]:
+        known = self._tasks.get(state.replica)
+        before, made = ((), ()) if known is None else (known[0].previous, known[2].previous)
+        if state.previous[: len(before)] != before:
+            before, made = (), ()
+        new = state.previous[len(before) :]
+        return (*made, *(_task_of(each, self._ports_of(each), ()) for each in new))
+
+    def _ports_of(self, state: ReplicaState) -> Mapping[str, int]:
+        return self.record.ports.get((state.replica, state.attempt), state.ports)
 
     def know_earlier(self) -> None:
         """Read the earlier attempts that another scheduler has written into a file."""
@@ -153,8 +164,11 @@ class JobBoard:
 
 def task_of(state: ReplicaState) -> TaskStatus:
     """Return the state of a replica as users get it."""
-    fields = {**state._asdict(), "previous": tuple(map(task_of, state.previous))}
-    return TaskStatus(**fields)
+    return _task_of(state, state.ports, tuple(map(task_of, state.previous)))
+
+
+def _task_of(state: ReplicaState, ports: Mapping[str, int], previous: tuple[TaskStatus, ...]) -> TaskStatus:
+    return TaskStatus(**{**state._asdict(), "ports": ports, "previous": previous})
 
 
 def state_of(task: TaskStatus) -> ReplicaState:

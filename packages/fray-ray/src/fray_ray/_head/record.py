@@ -68,7 +68,10 @@ class JobRecord:
 
     def packed(self) -> bytes:
         """Return it as it is stored; a file has the earlier attempts that are too many."""
-        kept = replace(self, machine=self.machine.trimmed(EARLIER_IN_ENTRY))
+        machine = self.machine.trimmed(EARLIER_IN_ENTRY)
+        attempts = {(each.replica, each.attempt) for task in machine.tasks for each in (task, *task.previous)}
+        ports = {attempt: ports for attempt, ports in self.ports.items() if attempt in attempts}
+        kept = replace(self, machine=machine, ports=ports)
         return _VERSION + pickle.dumps((time.monotonic(), time.time(), kept))
 
 

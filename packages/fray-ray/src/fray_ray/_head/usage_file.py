@@ -1,7 +1,7 @@
 """What the attempts of a run used over time: a file beside the driver's log, which the dashboard reads out.
 
 A line for each sample: replica, attempt, time, memory, CPU time. Each attempt's samples are bounded where
-they are taken (`UsageHistory`); of many replicas each has fewer here, so that the file stays small.
+they are taken (`UsageHistory`); of many attempts each has fewer here, so that the file stays small.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ from fray_ray._log_names import usage_name
 from fray_ray._ray_internals.processes import log_folder
 
 _MOST = 24_000  # samples of all attempts: less than a megabyte
-_FEWEST = 10  # of one
 _WORDS = 3  # of a line: the last is the sample
 _BETWEEN = 2.0  # seconds between two times that it is written
 
@@ -51,6 +50,9 @@ class UsageFile:
     def take(self, replica: int, attempt: int, samples: str) -> None:
         """Take all samples of an attempt, as `UsageHistory` writes them, in place of those before."""
         with self._lock:
+            before = self._lines.get((replica, attempt - 1))
+            if before is not None and (replica, attempt) not in self._lines:  # that one has ended
+                self._lines[replica, attempt - 1] = _thinned(before, self._most())
             self._lines[replica, attempt] = samples.split("\n")[:-1]  # one that has no end yet is not read
             self._changed = True
 
@@ -75,7 +77,7 @@ class UsageFile:
             return
         with self._lock:
             self._changed, self._next = False, time.monotonic() + _BETWEEN
-            most = max(_FEWEST, _MOST // len(self._lines))
+            most = self._most()
             text = "".join(
                 f"{replica} {attempt} {line}\n"
                 for (replica, attempt), lines in sorted(self._lines.items())
@@ -86,10 +88,14 @@ class UsageFile:
         except OSError:  # a full disk costs a picture, not the job
             return
 
+    def _most(self) -> int:
+        """Return how many samples each attempt may have."""
+        return max(1, _MOST // max(1, len(self._lines)))
+
 
 def _thinned(lines: list[str], most: int) -> list[str]:
-    """Return every second line, or fourth, …, and the last one, where there are too many."""
+    """Return every second line, or fourth, … before the last one, and that, where there are too many."""
     step = 1
     while len(lines) > most * step:
         step *= 2
-    return lines[:-1:step] + lines[-1:]
+    return lines[::-step][::-1]
