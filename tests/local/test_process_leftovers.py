@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -71,6 +72,13 @@ class TestTheEndOfAContext:
             context.get(context.run(leave_a_thread))
             started = time.monotonic()
         assert time.monotonic() - started < 100  # it was 299 s for joblib, and for ever
+
+    @pytest.mark.timeout(100)
+    def test_a_worker_that_is_stopped_does_not_hold_it_up(self) -> None:
+        with create_context("process", max_workers=1) as context:
+            worker = context.get(context.run(os.getpid))
+            os.kill(worker, signal.SIGSTOP)
+        assert not alive(worker)
 
     def test_a_program_in_a_session_of_its_own_ends_with_its_worker(self) -> None:
         with create_context("process", max_workers=1) as context:

@@ -27,6 +27,7 @@ _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead
 _STUCK_SECONDS = 0.01  # without an end, after which the calls that were sent ahead are recalled
 _TRIES = 3  # workers in a row that end before they have run anything, after which a call fails
 _RETIRES = "it retires"  # why a worker with GPUs takes no CPU
+_END_SECONDS = 12.0  # that a worker without calls has to end: four steps of 3 s, see `leaving`
 _SPARE_SECONDS = 5.0  # that a worker beyond the size, made because others waited, is kept warm
 
 
@@ -379,6 +380,8 @@ class Scheduler:
                 self._leave(slot)
             self._retiring[worker] = slot
             worker.retire()
+            if not slot.runs:
+                self._loop.call_later(_END_SECONDS, worker.kill)
 
     def _ask_back(self, before: dict[WorkerSlot, int]) -> None:
         """Recall the calls that wait behind a task that has not ended since the last look."""
