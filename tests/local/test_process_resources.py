@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fray import TaskOptions, create_context
+from fray import RuntimeEnv, TaskOptions, create_context
 from fray.testing import tasks
-from fray.testing.gates import Gate
+from fray.testing.gates import Gate, until
 
 
 @pytest.mark.timeout(60)
@@ -61,3 +61,15 @@ def test_a_gpu_is_given_on_when_the_process_that_had_it_has_ended(
         later = context.create_task(take, pid, options=gpu)
         assert context.get(context.run(abs, -1)) == 1  # which needs its CPU only
         assert (device, context.get(later)) == ("5", (False, "5"))
+
+
+@pytest.mark.timeout(60)
+def test_no_idle_worker_stays_for_each_environment() -> None:
+    with create_context("process", max_workers=1) as context:
+        pids = [
+            context.get(context.create_task(os.getpid, options=TaskOptions(runtime_env=RuntimeEnv(env=env))))
+            for env in ({"SEED": str(seed)} for seed in range(6))
+        ]
+        assert len(set(pids)) == 6
+        # In less than the 5 s for which any worker beyond `max_workers` is kept.
+        until(lambda: sum(Path(f"/proc/{pid}").exists() for pid in pids) == 1, "all but the last end", 4)

@@ -49,7 +49,7 @@ class Scheduler:
         self._serial = SerialQueue()
         self._lines: dict[Needs, deque[Any]] = {}
         self._slots: dict[WorkerConnection, WorkerSlot] = {}
-        self._idle: dict[tuple[Any, ...], list[WorkerSlot]] = {}
+        self._idle: dict[tuple[tuple[str, str], ...], list[WorkerSlot]] = {}  # by environment
         self._busy: dict[Needs, set[WorkerSlot]] = {}
         self._retiring: dict[WorkerConnection, WorkerSlot] = {}
         self._actors = ActorReservations(resources, self._lines, self._later, is_stuck)
@@ -239,7 +239,7 @@ class Scheduler:
             try:
                 slot = self._free_slot(needs) or (self._slot_ahead(needs, line[0]) if ahead else None)
             except Exception as error:  # noqa: BLE001 - no more descriptors, say
-                if self._works():
+                if self._works() or self._retire_idle() or self._retiring:
                     return  # the end of what runs leaves a slot, or makes room for one
                 call = line.popleft()
                 if call.claim():
@@ -279,15 +279,19 @@ class Scheduler:
         return None if blocked or slot.ahead > _AHEAD_SECONDS / 2 else slot
 
     def _idle_slot(self, needs: Needs) -> WorkerSlot | None:
-        kept = self._idle.get((needs.env,))
+        kept = self._idle.get(needs.env)
         if not kept or needs.gpus:
             return None
         slot = kept.pop()
+        if not kept:
+            del self._idle[needs.env]
         slot.needs = needs
         self._busy.setdefault(needs, set()).add(slot)
         return slot
 
     def _new_slot(self, needs: Needs, gpus: list[str]) -> WorkerSlot:
+        if self._spare() >= 0:
+            self._retire_idle()
         worker = self._start_worker(self, environment(needs, gpus))
         slot = self._slots[worker] = WorkerSlot(worker, needs, gpus)
         self._busy.setdefault(needs, set()).add(slot)
@@ -330,7 +334,7 @@ class Scheduler:
             decisions.retired.append(slot.worker)
         else:
             slot.idle_since = time.monotonic()
-            self._idle.setdefault((needs.env,), []).append(slot)
+            self._idle.setdefault(needs.env, []).append(slot)
             if not self._trimming and self._spare() > 0:
                 self._trimming = True
                 self._later(_SPARE_SECONDS, self._trim)
@@ -354,9 +358,11 @@ class Scheduler:
                 self._free.cpu -= slot.needs.cpu
             if not busy:
                 del self._busy[slot.needs]
-        kept = self._idle.get((slot.needs.env,))
+        kept = self._idle.get(slot.needs.env)
         if kept and slot in kept:
             kept.remove(slot)
+            if not kept:
+                del self._idle[slot.needs.env]
 
     def _put_back(self, calls: list[Any]) -> None:
         for call in reversed(calls):
@@ -396,7 +402,7 @@ class Scheduler:
 
     def _trim(self) -> None:
         """Retire the workers beyond the size that were idle for long; those used last are the last to go."""
-        idle = sorted((slot for kept in self._idle.values() for slot in kept), key=idle_since)
+        idle = self._idle_slots()
         before = time.monotonic() - _SPARE_SECONDS
         old = [slot.worker for slot in idle[: max(0, self._spare())] if slot.idle_since <= before]
         for worker in old:
@@ -404,6 +410,16 @@ class Scheduler:
         self._trimming = self._spare() > 0
         if self._trimming:
             self._later(_SPARE_SECONDS, self._trim)
+
+    def _retire_idle(self) -> bool:
+        """Retire the worker that was idle for longest, which has another environment than is needed now."""
+        idle = self._idle_slots()
+        if idle:
+            self._retire(idle[0].worker)
+        return bool(idle)
+
+    def _idle_slots(self) -> list[WorkerSlot]:
+        return sorted((slot for kept in self._idle.values() for slot in kept), key=idle_since)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         self._loop.call_later(seconds, lambda: self._serial.run(act))
