@@ -1,6 +1,7 @@
 """What the scheduler makes of what others have left in the head's store; nothing here needs a cluster."""
 
 import asyncio
+import json
 import socket
 import time
 from pathlib import Path
@@ -44,6 +45,40 @@ def test_a_job_that_is_run_again_without_a_variable_that_was_not_kept_fails_and_
     with scheduler_of(head, monkeypatch, tmp_path):
         until(lambda: "SERVICE_TOKEN" in message_of(head, submission), "it has failed", 20)
         until(lambda: not [name for name in head.packages if submission in name], "nothing of it is kept", 20)
+
+
+@pytest.mark.parametrize("first", [None, "train-0"])
+def test_a_job_without_a_plan_fails_also_when_it_was_refused_before(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str | None
+) -> None:
+    head.put("fray-train-1.queued", b"of another version")
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "get fray-train-1.queued" in head.calls, "it is refused", 20)
+        head.put("fray-train-1.forget", b"-")
+        until(lambda: not head.packages, "nothing of it is left", 20)
+        queued(head, "train-1", None, first=first)
+        until(lambda: "its plan is no longer" in message_of(head, "train-1"), "it has failed", 20)
+
+
+class Refusing:
+    """A dashboard that takes no job."""
+
+    def submit(self, *_: Any) -> None:
+        raise RuntimeError("the agent is out of order")
+
+
+def test_a_sweep_that_ray_does_not_take_can_be_run_again(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(f"{SCHEDULER}._client", Refusing)
+    secret = {"environ": {"TOKEN": "abc-12345"}, "confidential": ("TOKEN",)}
+    queued(head, "many-1", SweepPlan("many-1", (Member(plan_of("many-1/0", **secret), {}),)))
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "out of order" in message_of(head, "many-1"), "it has failed", 20)
+        until(lambda: list(head.packages) == ["fray-many-1.plan"], "its plan is kept", 20)
+    assert b"abc-12345" not in head.packages["fray-many-1.plan"]
+    metadata = (head.entry("many-1") or {})["metadata"]
+    assert json.loads(metadata["fray.kept"]) == {"withheld": ["TOKEN"], "runtime_env": {}}
 
 
 def test_a_job_that_cannot_be_carried_is_tried_for_a_while_and_fails(

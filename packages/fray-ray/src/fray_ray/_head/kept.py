@@ -76,12 +76,8 @@ def forget_workspace(runtime_env: Mapping[str, Any]) -> None:
         _job_kv.delete(name)
 
 
-def plan_again(first: str, submission: str) -> Plan | None:
+def plan_again(plan: Plan, submission: str) -> Plan:
     """Return the plan of a job that is run again, with the variables that were brought for it."""
-    data = _job_kv.fetch(_job_kv.plan_name(first))
-    if data is None:
-        return None
-    plan: Plan = pickle.loads(data)
     again = restored(plan, brought(submission, plan.withheld), submission, plan.tries + 1)
     _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(again))  # for another scheduler
     return again

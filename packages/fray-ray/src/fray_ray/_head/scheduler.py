@@ -173,6 +173,7 @@ class Scheduler:
         job = self._jobs.get(submission)
         if job is None and _job_kv.FORGET in words:
             _job_kv.delete_all(submission)
+            self._refused.discard(submission)
             return True
         if job is None and _job_kv.QUEUED in words and submission not in self._refused:
             job = self._take(submission)
@@ -214,15 +215,13 @@ class Scheduler:
         return job
 
     def _made(self, submission: str, queued: QueuedJob) -> "ScheduledJob | Sweep | None":
-        """Return the job; None where it has no plan, or one that cannot be carried out: its entry says so."""
+        """Return the job; None where its plan cannot be carried out, which its entry says then."""
         if time.monotonic() - self._fails_since.get(submission, math.inf) > _TRIES_FOR:
             message = f"the scheduler could not carry it for {_TRIES_FOR:g} s; its log says why"
             self._fail(submission, queued, message)
             return None
         try:
             plan = self._plan(submission, queued)
-            if plan is None:
-                return None
             if isinstance(plan, SweepPlan):
                 return Sweep(submission, plan, queued, self._shared)
             return ScheduledJob(plan, queued, _record(submission), self._shared)
@@ -249,14 +248,14 @@ class Scheduler:
     @staticmethod
     def _plan(submission: str, queued: QueuedJob) -> Any:
         data = _job_kv.fetch(_job_kv.plan_name(submission))
-        if data is not None or queued.first is None:
-            return None if data is None else _loaded(data)
-        first = _job_kv.fetch(_job_kv.plan_name(queued.first))
-        if first is None:
-            return None
-        if isinstance(_loaded(first), SweepPlan):
-            return plan_of_sweep_again(submission, first)
-        return plan_again(queued.first, submission)
+        if data is not None:
+            return _loaded(data)
+        data = None if queued.first is None else _job_kv.fetch(_job_kv.plan_name(queued.first))
+        if data is None:
+            raise PlanError("its plan is no longer in the memory of the head: launch it anew")
+        first = _loaded(data)
+        again = plan_of_sweep_again if isinstance(first, SweepPlan) else plan_again
+        return again(first, submission)
 
     async def _live(self, submission: str, job: ScheduledJob | Sweep) -> None:
         begun = time.monotonic()

@@ -27,6 +27,7 @@ from fray_ray._head.kept import brought, forget_run, forget_workspace, keep_work
 from fray_ray._head.predecessors import failure_of, state_of, unfinished
 from fray_ray._head.ray_job import RayJob, is_nobodys
 from fray_ray._job_table import (
+    KEPT,
     UNSTARTED,
     TableEntry,
     describe,
@@ -97,8 +98,9 @@ class Sweep:
                 await aside(self._forget_stops)
         problem = await self._ray_job.begin()
         if problem is not None and not self._taken_up:
-            await self._ray_job.settle(JobStatus.FAILED, problem)
-            _job_kv.delete_all(self._submission)
+            kept = await aside(_keep, self._submission, self._plan, self._queued)
+            await self._ray_job.settle(JobStatus.FAILED, problem, {KEPT: json.dumps(kept)})
+            self._forget(JobStatus.FAILED)
             return
         if problem is not None and self._asked is None:  # Ray lost it while there was no scheduler
             self._stop(GRACE_OF_LOST)
@@ -116,11 +118,14 @@ class Sweep:
         finally:
             looking.cancel()
         await aside(coordinator.finish, info)
-        good = info.status is JobStatus.SUCCEEDED
+        self._forget(info.status)
+
+    def _forget(self, status: JobStatus) -> None:
+        """Keep nothing of the sweep, which has ended, but what another run of it needs."""
         kept = {_job_kv.plan_name(self._submission), _job_kv.workspace_name(self._submission)}
-        _job_kv.delete_all(self._submission, but=() if good else kept)
+        _job_kv.delete_all(self._submission, but=() if status is JobStatus.SUCCEEDED else kept)
         forget_workspace(self._queued.runtime_env)
-        self._ray_job.tell(info.status)
+        self._ray_job.tell(status)
 
     def _forget_stops(self) -> None:
         for package in _job_kv.stopped_members(submission_of(self._plan.job_id)).values():
@@ -183,7 +188,8 @@ class Coordinator:
 
     def finish(self, info: JobInfo) -> None:
         """Write the last word."""
-        kept = None if info.status is JobStatus.SUCCEEDED else self._keep()
+        good = info.status is JobStatus.SUCCEEDED
+        kept = None if good else _keep(self._submission, self._plan, self._queued)
         self._entry.write(info, unstarted=self._unstarted, kept=kept)
         for package in self._stops().values():  # others came too late, and are not for the sweep's next run
             _job_kv.delete(package)
@@ -330,16 +336,17 @@ class Coordinator:
             self._entry.write(info, unstarted=self._unstarted)
             self._written = info
 
-    def _keep(self) -> dict[str, object] | None:
-        """Keep what the sweep can be run again by."""
-        members = tuple(Member(withheld(member.plan), member.about) for member in self._plan.members)
-        data = pickle.dumps(replace(self._plan, members=members))
-        runtime_env = keep_workspace(self._submission, self._queued.runtime_env)
-        if len(data) > _MOST or runtime_env is None:
-            return None
-        _job_kv.keep(_job_kv.plan_name(self._submission), data)
-        names = sorted({name for member in members for name in member.plan.withheld})
-        return {"withheld": names, "runtime_env": runtime_env}
+
+def _keep(submission: str, plan: SweepPlan, queued: QueuedJob) -> dict[str, object] | None:
+    """Keep what a sweep can be run again by."""
+    members = tuple(Member(withheld(member.plan), member.about) for member in plan.members)
+    data = pickle.dumps(replace(plan, members=members))
+    runtime_env = keep_workspace(submission, queued.runtime_env)
+    if len(data) > _MOST or runtime_env is None:
+        return None
+    _job_kv.keep(_job_kv.plan_name(submission), data)
+    names = sorted({name for member in members for name in member.plan.withheld})
+    return {"withheld": names, "runtime_env": runtime_env}
 
 
 def _waiting(member: Member) -> JobInfo:
@@ -353,9 +360,9 @@ def _waiting(member: Member) -> JobInfo:
     )
 
 
-def plan_of_sweep_again(submission: str, data: bytes) -> SweepPlan:
+def plan_of_sweep_again(first: SweepPlan, submission: str) -> SweepPlan:
     """Return the plan of a sweep that is run again, which its first run had."""
-    plan = _again(pickle.loads(data), submission)
+    plan = _again(first, submission)
     _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(plan))  # for another scheduler
     return plan
 

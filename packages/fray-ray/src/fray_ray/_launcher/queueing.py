@@ -52,7 +52,7 @@ class SchedulerClient:
         with contextlib.suppress(RuntimeError, ClusterUnavailableError):
             self._client.upload(_job_kv.stop_name(submission), b"0.0")
             if self._client.entry(submission) is None:
-                for name in names:
+                for name in reversed(list(names)):  # without a plan a job that is queued fails
                     self._client.forget(name)
                 self._client.forget_job(submission)
 
