@@ -59,7 +59,10 @@ def kill(name: str, namespace: str | None, timeout: float, as_json: bool) -> Non
         known = [record.name for directory in _directories() for record in directory.living()]
         raise ActorNotFoundError(name, known)
     directory, record = found[0]
-    connection = directory.find(name)
+    try:
+        connection = directory.find(name)
+    except TimeoutError as error:
+        raise click.ClickException(str(error)) from None
     directory.remove(record)
     if connection is not None and not kill_at(connection[1], timeout):
         raise click.ClickException(

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from fray.backend import guarded
 from fray_local._state import state_dir
 
 DEFAULT = "default"
+_ACCEPT_SECONDS = 5.0  # that an actor has to accept a connection
+_TIMEVAL = struct.Struct("ll")
 _LONGEST = 100  # of a path that a Unix socket can have, with a little to spare
 
 
@@ -73,32 +76,49 @@ class ActorDirectory:
         """Return a living actor's record and a connection to it.
 
         Raises:
+            TimeoutError: It accepts no connection: its process is stopped, say.
             OSError: It cannot be known whether it lives: this process can open no more files, say.
         """
-        record = self._read(self._path(name, "json"))
-        if record is None:
-            return None
+        path = self._path(name, "json")
+        while (record := self._read(path)) is not None:
+            try:
+                sock = self._connect(name, _ACCEPT_SECONDS)
+            except BlockingIOError:
+                raise TimeoutError(
+                    f"the actor {record.label} has accepted no connection for {_ACCEPT_SECONDS:g} s: "
+                    "its process may be stopped (SIGSTOP)"
+                ) from None
+            except (ConnectionRefusedError, FileNotFoundError):  # nothing listens there
+                return None
+            if self._read(path) == record:
+                return record, sock
+            sock.close()  # of another one, which has taken the name meanwhile
+        return None
+
+    def _lives(self, name: str) -> bool:
+        """Whether an actor has the name, without waiting for it."""
         try:
-            return record, self._connect(name)
-        except (ConnectionRefusedError, FileNotFoundError):  # nothing listens there
-            return None
+            self._connect(name, 0).close()
+        except BlockingIOError:  # more wait for it than it has room for: it is stopped, or busy
+            return True
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        return True
 
     def claim(self, record: ActorRecord) -> socket.socket | None:
         """Take a name and return the listening socket of its actor; None where a living actor has it."""
         self._make()
         with self._locked():
-            found = self.find(record.name)
-            if found is not None:
-                found[1].close()
+            file, path = (self._path(record.name, ending) for ending in ("json", "sock"))
+            if self._read(file) is not None and self._lives(record.name):
                 return None
-            path = self._path(record.name, "sock")
+            file.unlink(missing_ok=True)  # first: it is not the record of what listens from now on
             path.unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX)
             with self._reachable(path) as reachable:
                 listener.bind(reachable)
             path.chmod(0o600)
             listener.listen(128)
-            file = self._path(record.name, "json")
             new = file.with_suffix(".new")
             new.write_text(json.dumps(asdict(record)))
             new.replace(file)
@@ -122,9 +142,7 @@ class ActorDirectory:
         records = []
         for path in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else ():
             record = self._read(path)
-            found = record and self.find(record.name)
-            if record and found:
-                found[1].close()
+            if record is not None and self._lives(record.name):
                 records.append(record)
         return sorted(records, key=lambda record: record.created_at)
 
@@ -150,12 +168,16 @@ class ActorDirectory:
         values = ((record.label, str), (record.methods, dict), (record.created_at, float))
         return record if all(isinstance(value, kind) for value, kind in values) else None
 
-    def _connect(self, name: str) -> socket.socket:
+    def _connect(self, name: str, seconds: float) -> socket.socket:
+        """Connect; BlockingIOError where the actor has no room for a connection in so many seconds."""
         sock = socket.socket(socket.AF_UNIX)
         try:
-            sock.setblocking(True)  # with a program's default timeout a busy actor would look like a dead one
+            # Whatever the program's default timeout is. A timeout of Python's own does not wait for room.
+            sock.setblocking(seconds > 0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(seconds), 0))
             with self._reachable(self._path(name, "sock")) as reachable:
                 sock.connect(reachable)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bytes(_TIMEVAL.size))
         except BaseException:
             sock.close()
             raise
