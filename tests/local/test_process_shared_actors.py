@@ -1,16 +1,19 @@
 """Actors that several programs share: who may have a name, who is found by it, and how they end."""
 
+import contextlib
 import fcntl
 import json
 import os
 import pickle
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +31,24 @@ from fray import (
     get_job_context,
 )
 from fray.testing.command_line import main
+from fray.testing.deadline import deadline
 from fray.testing.gates import until
+from fray.testing.interrupting import interrupted
 from fray.testing.tasks import Counter
+
+
+def fill_up(path: Path, ends: ExitStack) -> None:
+    """Connect to a socket until it has room for no more connections."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sock = ends.enter_context(socket.socket(socket.AF_UNIX))
+            sock.setblocking(False)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                sock.connect(f"/proc/self/fd/{folder}/{path.name}")
+            finally:
+                os.close(folder)
+
 
 LOAD_AND_CALL = """
     import pickle, sys
@@ -134,6 +153,54 @@ class TestNames:
             assert stat.S_IMODE(state_dir.stat().st_mode) == 0o755
             assert main(["actors", "kill", "tally", "--namespace", namespace]) == 0
 
+    def test_an_actor_that_is_stopped_keeps_its_name_and_nobody_waiting(
+        self, programs: tuple[JobContext, JobContext], state_dir: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        first, second = programs
+        mortal = first.create_actor(Mortal, name="stopped")
+        pid = first.get(mortal.pid(), timeout=60)
+        with ExitStack() as ends, deadline(60):
+            os.kill(pid, signal.SIGSTOP)
+            ends.callback(os.kill, pid, signal.SIGCONT)
+            fill_up(next((state_dir / "actors").glob("*/*.sock")), ends)
+            assert main(["actors", "list"]) == 0
+            assert "stopped" in capsys.readouterr().out
+            with pytest.raises(ActorNotFoundError, match="stopped"):
+                second.get_actor("another")
+            with pytest.raises(TimeoutError, match=r"Mortal\('stopped'\) has accepted no connection"):
+                second.get_actor("stopped")
+            assert main(["actors", "kill", "stopped"]) == 1
+            assert "has accepted no connection" in capsys.readouterr().err
+        assert second.get(second.get_actor("stopped").pid(), timeout=60) == pid
+
+    def test_nobody_takes_an_actor_for_the_earlier_one_of_its_name(
+        self, programs: tuple[JobContext, JobContext], state_dir: Path
+    ) -> None:
+        first, second = programs
+        earlier = first.create_actor(Mortal, name="name")
+        [file] = (state_dir / "actors").glob("*/*.json")
+        left = file.read_text()
+        first.kill(earlier)
+        found: list[Any] = []
+
+        def look() -> None:
+            with contextlib.suppress(ActorNotFoundError):
+                found.append(second.get_actor("name"))
+
+        line, lines = 0, 1
+        while line < lines:
+            line += 1
+            file.write_text(left)  # as a program does that was killed
+            made: list[Any] = []
+            make = partial(first.create_actor, Counter, line, name="name")
+            lines = interrupted(lambda: made.append(make()), look, line, "actor_directory")  # noqa: B023
+            for counter in found:
+                assert second.get(counter.value(), timeout=60) == line
+            first.kill(made[0])
+            while found:
+                until(partial(is_dead, second, found.pop()), "the other program has noticed", 20)
+        assert lines > 10
+
 
 @pytest.fixture
 def locked(state_dir: Path) -> Iterator[Callable[[], int]]:
@@ -215,3 +282,43 @@ class TestKilling:
             first.get_actor("tally")
         again = second.create_actor(Counter, 7, name="tally")
         assert first.get(first.get_actor("tally").value(), timeout=60) == second.get(again.value()) == 7
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def add(self, size: int) -> bytes:
+        self.calls += 1
+        return bytes(size)
+
+    def count(self) -> int:
+        return self.calls
+
+
+class TestCallers:
+    @pytest.mark.parametrize("size", [60_000, 100_000])  # in the message, and in memory beside it
+    def test_a_caller_that_is_stopped_keeps_no_other_one_waiting(
+        self, size: int, programs: tuple[JobContext, JobContext]
+    ) -> None:
+        first, _ = programs
+        recorder = first.create_actor(Recorder, name="recorder")
+        assert first.get(recorder.count(), timeout=60) == 0
+        code = f"""
+            import os, signal
+            from fray import create_context
+            with create_context("process", max_workers=1, namespace="team" * 30) as context:
+                recorder = context.get_actor("recorder")
+                refs = [recorder.add({size}) for _ in range(400)]
+                os.kill(os.getpid(), signal.SIGSTOP)
+                print([len(value) for value in context.get(refs, timeout=60)] == [{size}] * 400)
+        """
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as caller:
+            try:
+                os.waitpid(caller.pid, os.WUNTRACED)
+                assert until(lambda: first.get(recorder.count(), timeout=20) == 400, "all have run", 30)
+                os.kill(caller.pid, signal.SIGCONT)
+                assert caller.communicate(timeout=60) == ("True\n", None)
+            finally:
+                caller.kill()

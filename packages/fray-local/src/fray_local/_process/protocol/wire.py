@@ -39,12 +39,15 @@ def empty(descriptors: int) -> bytes:
     return _HEADER.pack(0, descriptors, 0)
 
 
-def send_some(sock: socket.socket, data: bytes | memoryview, descriptors: Sequence[int]) -> int:
+def send_some(
+    sock: socket.socket, data: bytes | memoryview, descriptors: Sequence[int], flags: int = 0
+) -> int:
     """Send what fits now, descriptors with the first byte; 0 where nothing fits."""
     try:
-        if descriptors:
-            return socket.send_fds(sock, [data], descriptors)
-        return sock.send(data)
+        if descriptors:  # `socket.send_fds` ignores flags
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))
+            return sock.sendmsg([data], [rights], flags)
+        return sock.send(data, flags)
     except BlockingIOError:
         return 0
 
@@ -63,7 +66,7 @@ def frames(message: Message, descriptors: Sequence[int]) -> list[tuple[bytes, Se
     return [*((empty(len(some)), some) for some in first), (encode(message, len(last)), last)]
 
 
-def send_frame(sock: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
+def send_frame(sock: socket.socket, data: bytes | memoryview, descriptors: Sequence[int]) -> None:
     """Write to a blocking socket."""
     if not descriptors:
         sock.sendall(data)

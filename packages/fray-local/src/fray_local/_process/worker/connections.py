@@ -35,7 +35,7 @@ from fray_local._process.worker import output
 from fray_local._process.worker.incoming_calls import FunctionCache, IncomingCall
 from fray_local._process.worker.interfaces import CallRunner
 from fray_local._process.worker.leaving import KILLED
-from fray_local._process.worker.outbox import Outbox
+from fray_local._process.worker.outbox import Outbox, PeerOutbox
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
 _KILL_SECONDS = 3.0  # for what an actor that is to die has started
@@ -47,7 +47,7 @@ class Connection:
 
     def __init__(self, worker: CallRunner, sock: socket.socket, *, owner: bool) -> None:
         self._worker, self._reader, self.is_owner = worker, Reader(sock), owner
-        self.outbox = Outbox(sock, worker.held_frames if owner else None)
+        self.outbox = Outbox(sock, worker.held_frames) if owner else PeerOutbox(sock)
         self._sock = sock
         self._functions = FunctionCache()
         self.kept: dict[int, Segment] = {}  # large values that stay mapped until the other side forgets them

@@ -13,7 +13,7 @@ from fray import WrongProcessError
 from fray.backend import NoThreadError, disown_in_children, start_thread
 from fray_local._process.protocol.held_frames import HeldFrames
 from fray_local._process.protocol.messages import Message
-from fray_local._process.protocol.wire import encode, frames, send_frame
+from fray_local._process.protocol.wire import encode, frames, send_frame, send_some
 
 _HOLD_SECONDS = 0.001  # that a result or an item may wait for the next one
 _MOST_HELD = 64  # frames
@@ -31,7 +31,7 @@ class Outbox:
 
     def __init__(self, sock: socket.socket, held: HeldFrames | None) -> None:
         self._sock, self._held, self._lock = sock, held, threading.Lock()
-        self._frames: deque[tuple[bytes, Sequence[int], Any]] = deque()
+        self._frames: deque[tuple[Any, Sequence[int], Any]] = deque()
         self._urgent = False
         self._last_write = 0.0
         self._wanted = threading.Event()
@@ -120,13 +120,16 @@ class Outbox:
             return  # a frame below continues with it
         self.threads_inside.add(me)
         try:
-            while (self._frames or self._urgent) and self._lock.acquire(blocking=False):
+            while self._has_work() and self._lock.acquire(blocking=False):
                 try:
                     self._take_frames()
                 finally:
                     self._lock.release()
         finally:
             self.threads_inside.discard(me)
+
+    def _has_work(self) -> bool:
+        return bool(self._frames) or self._urgent
 
     def _take_frames(self) -> None:
         """Alone: hold what is there, and write it where that is urgent."""
@@ -153,3 +156,51 @@ class Outbox:
             if held is not None:
                 held.were_sent(1)
         self._last_write = time.monotonic()
+
+
+class PeerOutbox(Outbox):
+    """To a program that may stop reading, as a stopped one does: no thread that runs calls waits for it.
+
+    Such a thread writes what the socket takes at once. A thread that lives as long as there is more has the
+    socket meanwhile.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, None)
+        self._writer: threading.Thread | None = None
+
+    def _has_work(self) -> bool:
+        return self._writer is None and super()._has_work()
+
+    def _take_frames(self) -> None:
+        if self._writer is not None:  # since the look
+            return
+        self._urgent = False
+        try:
+            while self._frames:
+                data, descriptors, keep = self._frames.popleft()
+                sent = send_some(self._sock, data, descriptors, socket.MSG_DONTWAIT)
+                if sent < len(data):
+                    self._frames.appendleft((memoryview(data)[sent:], () if sent else descriptors, keep))
+                    self._write_aside()
+                    return
+        except OSError:  # the other side is gone, which the listener learns from its end
+            self._frames.clear()
+
+    def _write_aside(self) -> None:
+        # It is no daemon: a process that leaves gives it a while.
+        self._writer = threading.Thread(target=self._write_rest, name="fray-peer-outbox")
+        try:
+            start_thread(self._writer)
+        except NoThreadError:
+            self._write_rest()
+
+    def _write_rest(self) -> None:
+        try:
+            while self._frames:
+                data, descriptors, _keep = self._frames.popleft()
+                send_frame(self._sock, data, descriptors)
+        except OSError:
+            self._frames.clear()
+        self._writer = None
+        self._drain()  # what has come since the look
