@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -171,3 +172,26 @@ def test_calls_of_actors_that_are_given_up_are_not_waited_for_in_the_current_con
         timeout=60,
     )
     assert "Actor.work()" in done.stderr
+
+
+def test_a_successful_exit_in_a_with_block_waits_for_what_runs(spec: str, tmp_path: Path) -> None:
+    program = r"""
+        import sys, threading
+        from pathlib import Path
+        from fray import create_context
+        from fray.testing.gates import Gate
+
+        begun, going = (Gate(Path(sys.argv[2]) / name) for name in ("begun", "going"))
+
+        def finish():
+            begun.open()
+            going.wait()
+            print("finished", flush=True)
+
+        with create_context(sys.argv[1]) as context:
+            context.run(finish)
+            begun.wait()
+            threading.Timer(0.5, going.open).start()  # when the block is left
+            sys.exit(0)
+        """
+    assert printed(program, spec, os.fspath(tmp_path)) == "finished\n"

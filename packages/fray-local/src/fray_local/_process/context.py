@@ -131,8 +131,9 @@ class ProcessContext(TaskRunnerContext):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is not None and not issubclass(kind, Exception):
-            self.abort()  # Ctrl-C, or the program is ending: nobody wants what still runs
+        succeeds = isinstance(error, SystemExit) and error.code in (None, 0)
+        if kind is not None and not issubclass(kind, Exception) and not succeeds:
+            self.abort()  # Ctrl-C, or the program fails: nobody wants what still runs
         super().__exit__(kind, error, traceback)
 
     def end_of_program(self) -> None:
