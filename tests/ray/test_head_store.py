@@ -81,6 +81,19 @@ def test_a_sweep_that_ray_does_not_take_can_be_run_again(
     assert json.loads(metadata["fray.kept"]) == {"withheld": ["TOKEN"], "runtime_env": {}}
 
 
+def test_nothing_is_kept_of_a_job_that_is_removed_before_it_is_settled(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    metadata = {"fray.job_id": "first-1", "fray.name": "first", "fray.replicas": "1", "fray.waits": "1"}
+    head.add_entry("first-1", {"status": "PENDING", "metadata": metadata})
+    queued(head, "train-1", plan_of("train-1", after=("first-1",)))
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: head.entry("train-1") is not None, "it is shown as waiting", 20)
+        head.put("fray-train-1.forget", b"-")
+        head.remove_entry("first-1")
+        until(lambda: not head.packages, "nothing of it is kept", 20)
+
+
 def test_a_job_that_cannot_be_carried_is_tried_for_a_while_and_fails(
     head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -58,6 +58,10 @@ class HeadInMemory:
         """Put an entry into the job table."""
         self._data.setdefault(b"job", {})[_JOB + submission] = json.dumps(entry).encode()
 
+    def remove_entry(self, submission: str) -> None:
+        """Remove a job from the job table."""
+        self._data[b"job"].pop(_JOB + submission, None)
+
     def _note(self, what: str, key: str) -> None:
         call = f"{what} {key.removeprefix('gcs://')}"
         self.calls.append(call)

@@ -23,7 +23,14 @@ from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job_board import JobBoard, state_of
 from fray_ray._head.job_metrics import JobMetrics
 from fray_ray._head.job_run import JobRun
-from fray_ray._head.kept import earlier_tasks, for_retry, forget_run, forget_workspace, keep_plan
+from fray_ray._head.kept import (
+    earlier_tasks,
+    for_retry,
+    forget_run,
+    forget_workspace,
+    is_forgotten,
+    keep_plan,
+)
 from fray_ray._head.on_exit import run_on_exit
 from fray_ray._head.output import LogFile
 from fray_ray._head.predecessors import unfinished
@@ -224,7 +231,7 @@ class ScheduledJob:
             folder = plan.cwd or (None if link is None else link.cwd)
             environ = self._ray_job.environ or os.environ
             await aside(run_on_exit, plan.on_exit, folder, spec, info, environ, self._output)
-        if kept is None:
+        if kept is None or is_forgotten(plan.submission):
             _job_kv.delete_all(plan.submission)
         else:
             keep_plan(plan)

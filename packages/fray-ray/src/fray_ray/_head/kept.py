@@ -9,6 +9,7 @@ from fray_ray import _job_kv
 from fray_ray._head.outliving import end_leftovers
 from fray_ray._job_table import read, stored_entry, submission_of
 from fray_ray._plan import Plan, restored, withheld
+from fray_ray._ray_internals.kv import table_entry
 
 _MOST = 16 * 2**20  # bytes of the head's memory that a job which has ended keeps
 _GCS = "gcs://"
@@ -98,6 +99,11 @@ def brought(submission: str, withheld_names: Iterable[str]) -> dict[str, str]:
             "neither kept nor given for this run; launch it anew"
         )
     return given
+
+
+def is_forgotten(submission: str) -> bool:
+    """Return whether a job was removed before its scheduler had ended it, as one that was lost may be."""
+    return _job_kv.FORGET in _job_kv.names_of(submission) or table_entry(submission) is None
 
 
 def forget_orphans(before: Collection[str]) -> set[str]:

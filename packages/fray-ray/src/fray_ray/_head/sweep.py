@@ -23,7 +23,7 @@ from fray_ray import _job_kv
 from fray_ray._head.asides import aside, insist
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job import Shared
-from fray_ray._head.kept import brought, forget_run, forget_workspace, keep_workspace
+from fray_ray._head.kept import brought, forget_run, forget_workspace, is_forgotten, keep_workspace
 from fray_ray._head.predecessors import failure_of, state_of, unfinished
 from fray_ray._head.ray_job import RayJob, is_nobodys
 from fray_ray._job_table import (
@@ -123,7 +123,9 @@ class Sweep:
     def _forget(self, status: JobStatus) -> None:
         """Keep nothing of the sweep, which has ended, but what another run of it needs."""
         kept = {_job_kv.plan_name(self._submission), _job_kv.workspace_name(self._submission)}
-        _job_kv.delete_all(self._submission, but=() if status is JobStatus.SUCCEEDED else kept)
+        if status is JobStatus.SUCCEEDED or is_forgotten(self._submission):
+            kept = set()
+        _job_kv.delete_all(self._submission, but=kept)
         forget_workspace(self._queued.runtime_env)
         self._ray_job.tell(status)
 
