@@ -5,15 +5,18 @@ import json
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
-from head_in_memory import SCHEDULER, HeadInMemory, plan_of, queued, scheduler_of
+from head_in_memory import SCHEDULER, Context, HeadInMemory, plan_of, queued, scheduler_of
 
+from fray import ClusterUnavailableError
 from fray.backend import AttemptEnd, Begin, Ended, Placed
 from fray.cluster import ExitReason
 from fray.testing.gates import until
+from fray_ray._head.descendants import end_family
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
 from fray_ray._head.lost_nodes import LostNodes
@@ -21,6 +24,8 @@ from fray_ray._head.nodes import gone_of
 from fray_ray._head.record import JobRecord
 from fray_ray._head.reservation import Reservation
 from fray_ray._sweep_plan import Member, SweepPlan
+
+DESCENDANTS = "fray_ray._head.descendants"
 
 
 @pytest.fixture
@@ -120,6 +125,31 @@ def test_what_an_interrupted_launch_left_is_deleted_after_a_while(
     with scheduler_of(head, monkeypatch, tmp_path):
         until(lambda: "fray-half-1.plan" not in head.packages, "it is deleted", 20)
     assert head.packages.keys() == {"fray-kept-1.plan", "fray-sweep-1~3.stop"}
+
+
+def test_the_jobs_below_a_job_end_although_the_dashboard_is_away_for_a_moment(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(_: str) -> SimpleNamespace:
+        if away:
+            raise away.pop()
+        return SimpleNamespace(entries=list)
+
+    def stop(_: Any, child: str, grace: float) -> None:
+        asked = [name for name in head.packages if name.endswith(".stop")]
+        stopped.append((child, grace, len(asked)))
+
+    away, stopped = [ClusterUnavailableError("it is away")] * 2, list[tuple[str, float, int]]()
+    children = {f"parent-1~child-{number}" for number in range(40)}
+    for child in children:
+        head.put(f"fray-{child}.queued", b"")
+    monkeypatch.setattr(ray, "get_runtime_context", Context)
+    monkeypatch.setattr("fray_ray._jobs_client.JobsClient", connect)
+    monkeypatch.setattr("fray_ray._stopping.stop_job", stop)
+    monkeypatch.setattr(f"{DESCENDANTS}.drivers_of", lambda _: {})
+    monkeypatch.setattr(f"{DESCENDANTS}.living_actors_of", lambda _: [])
+    end_family("parent-1", "parent-1", 5.0)
+    assert sorted(stopped) == sorted((child, 5.0, 40) for child in children), "all have their grace at once"
 
 
 NODE = {"NodeID": "node-1", "Alive": True, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}

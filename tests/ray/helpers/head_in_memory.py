@@ -89,6 +89,10 @@ class Context:
 
     gcs_address = "127.0.0.1:1"
 
+    def get_job_id(self) -> str:
+        """Return the id of this driver."""
+        return "01000000"
+
     def get_node_id(self) -> str:
         """Return the id of the head's node."""
         return "head"

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import ray
 
-from fray.cluster import poll_delays
+from fray import ClusterUnavailableError
+from fray.cluster import poll_delays, retrying
 from fray_ray import _job_kv
 from fray_ray._job_kv import QUEUED
 from fray_ray._job_table import submission_of
@@ -14,6 +15,8 @@ from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actor
 from fray_ray._ray_internals.kv import table_submissions
 
 _GONE_WITHIN = 10.0  # seconds
+_TRIES_FOR = 60.0  # seconds for which a dashboard that does not answer is asked again
+_AT_ONCE = 16  # jobs that are stopped side by side
 
 
 def end_family(job_id: str, submission: str, grace: float) -> None:
@@ -28,7 +31,7 @@ def end_family(job_id: str, submission: str, grace: float) -> None:
         child for child, words in _job_kv.all_names().items() if child.startswith(below) and QUEUED in words
     ]
     if queued or table_submissions(below):  # few jobs launch others
-        _stop_jobs_below(job_id, queued, grace)
+        retrying(lambda: _stop_jobs_below(job_id, queued, grace), (ClusterUnavailableError,), _TRIES_FOR)
     _end_detached_actors(submission)
     _await_workers(submission)
 
@@ -46,8 +49,10 @@ def _stop_jobs_below(job_id: str, queued: list[str], grace: float) -> None:
     ]
     ended = {submission for info, submission in known if info.finished}
     running = ({submission for _, submission in known} | set(queued)) - ended
+    for child in running:  # all have their grace at the same time
+        _job_kv.keep(_job_kv.stop_name(child), str(grace).encode())
     if running:
-        with ThreadPoolExecutor(len(running)) as pool:
+        with ThreadPoolExecutor(min(len(running), _AT_ONCE)) as pool:
             list(pool.map(lambda child: stop_job(client, child, grace), running))
 
 
