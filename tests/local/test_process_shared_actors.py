@@ -1,5 +1,6 @@
 """Actors that several programs share: who may have a name, who is found by it, and how they end."""
 
+import asyncio
 import contextlib
 import fcntl
 import json
@@ -11,7 +12,7 @@ import stat
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from fray import (
 )
 from fray.testing.command_line import main
 from fray.testing.deadline import deadline
-from fray.testing.gates import until
+from fray.testing.gates import Gate, until
 from fray.testing.interrupting import interrupted
 from fray.testing.tasks import Counter
 
@@ -296,7 +297,81 @@ class Recorder:
         return self.calls
 
 
+class Account:
+    """Takes two steps, between which it must not be left."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = self.closed = 0
+
+    def move(self, started: Gate, gate: Gate) -> None:
+        self.begun += 1
+        started.open()
+        gate.wait()
+        self.ended += 1
+
+    def numbers(self, started: Gate, gate: Gate) -> Iterator[int]:
+        try:
+            self.move(started, gate)
+            yield from range(1_000_000)
+        finally:
+            self.closed += 1
+
+    def state(self) -> tuple[int, int, int]:
+        return self.begun, self.ended, self.closed
+
+
+class AsyncAccount:
+    def __init__(self) -> None:
+        self.begun = self.ended = self.closed = 0
+
+    async def move(self, started: Gate, gate: Gate) -> None:
+        self.begun += 1
+        started.open()
+        await asyncio.to_thread(gate.wait)
+        self.ended += 1
+
+    async def numbers(self, started: Gate, gate: Gate) -> AsyncIterator[int]:
+        try:
+            await self.move(started, gate)
+            for number in range(1_000_000):
+                yield number
+        finally:
+            self.closed += 1
+
+    async def state(self) -> tuple[int, int, int]:
+        return self.begun, self.ended, self.closed
+
+
 class TestCallers:
+    @pytest.mark.parametrize("kind", [Account, AsyncAccount])
+    @pytest.mark.parametrize("method", ["move", "numbers"])
+    def test_what_runs_for_a_caller_that_is_gone_runs_to_its_end(
+        self, method: str, kind: Any, programs: tuple[JobContext, JobContext], tmp_path: Path
+    ) -> None:
+        first, _ = programs
+        account = first.create_actor(kind, name="account")
+        assert first.get(account.state(), timeout=60) == (0, 0, 0)
+        started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+        code = f"""
+            import os
+            from pathlib import Path
+            from fray import create_context
+            from fray.testing.gates import Gate
+            context = create_context("process", max_workers=1, namespace="team" * 30)
+            account = context.get_actor("account")
+            started, gate = Gate(Path({os.fspath(started.path)!r})), Gate(Path({os.fspath(gate.path)!r}))
+            calls = [getattr(account, "{method}")(started, gate) for _ in range(2)]
+            started.wait()
+            os._exit(0)
+        """
+        elsewhere(code)
+        waiting = first.run(abs, -1)  # time in which an interruption would come
+        assert first.get(waiting, timeout=60) == 1
+        gate.open()
+        once = 1 if kind is Account else 2  # an async actor had begun both
+        wanted = (once, once, once if method == "numbers" else 0)
+        until(lambda: first.get(account.state(), timeout=20) == wanted, f"it is {wanted}", 20)
+
     @pytest.mark.parametrize("size", [60_000, 100_000])  # in the message, and in memory beside it
     def test_a_caller_that_is_stopped_keeps_no_other_one_waiting(
         self, size: int, programs: tuple[JobContext, JobContext]
@@ -319,6 +394,6 @@ class TestCallers:
                 os.waitpid(caller.pid, os.WUNTRACED)
                 assert until(lambda: first.get(recorder.count(), timeout=20) == 400, "all have run", 30)
                 os.kill(caller.pid, signal.SIGCONT)
-                assert caller.communicate(timeout=60) == ("True\n", None)
+                assert caller.communicate(timeout=60)[0] == "True\n"
             finally:
                 caller.kill()

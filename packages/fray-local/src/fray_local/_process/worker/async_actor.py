@@ -120,6 +120,8 @@ class AsyncActor:
             while True:
                 changed.clear()
                 if not self._worker.wants_more(call):
+                    if call.cancelled:  # its caller is gone: nobody interrupts it
+                        return
                     await changed.wait()
                     continue
                 value = await anext(generator, _DONE) if asynchronous else next(generator, _DONE)

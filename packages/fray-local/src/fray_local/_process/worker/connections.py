@@ -76,8 +76,8 @@ class Connection:
             for message, descriptors in messages:
                 self._receive(message, deque(descriptors))
         self._gone = True
-        for number in list(self.open):
-            self._cancel(number)
+        for call in list(self.open.values()):
+            self._worker.abandon(call)
         self.kept.clear()
         self._reader.close()
         self._sock.close()

@@ -30,6 +30,9 @@ class CallRunner(Protocol):
     def cancel(self, call: IncomingCall) -> None:
         """Interrupt a call, or drop it."""
 
+    def abandon(self, call: IncomingCall) -> None:
+        """Drop a call whose caller is gone, unless it runs."""
+
     def wants_more(self, call: IncomingCall) -> bool:
         """Whether a stream may send an item."""
 

@@ -137,6 +137,14 @@ class Worker:
         if not self._go_on(call, resumed=resumed) and self._runs(call):
             threading.Thread(target=self._interrupt, args=[call], daemon=True).start()
 
+    def abandon(self, call: IncomingCall) -> None:
+        """Drop a call whose caller is gone; what runs goes on to its end, a stream to its next item."""
+        with self._lock:
+            call.cancelled = True
+            resumed, call.suspended = call.suspended, False
+        if resumed:
+            self._go_on(call, resumed=resumed)
+
     def _go_on(self, call: IncomingCall, *, resumed: bool) -> bool:
         """Let a stream that waits look at what has changed; return whether there is one."""
         if call.on_change is not None:
