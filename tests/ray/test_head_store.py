@@ -14,7 +14,7 @@ from head_in_memory import SCHEDULER, Context, HeadInMemory, plan_of, queued, sc
 
 from fray import ClusterUnavailableError
 from fray.backend import AttemptEnd, Begin, Ended, Placed
-from fray.cluster import ExitReason
+from fray.cluster import Endpoint, ExitReason, JobId
 from fray.testing.gates import until
 from fray_ray._head.descendants import end_family
 from fray_ray._head.job import new_machine
@@ -86,12 +86,37 @@ def test_a_sweep_that_ray_does_not_take_can_be_run_again(
     assert json.loads(metadata["fray.kept"]) == {"withheld": ["TOKEN"], "runtime_env": {}}
 
 
+def wait_for_another(head: HeadInMemory, job_id: str) -> None:
+    """Queue a job that runs after another one, which waits."""
+    metadata = {"fray.job_id": "first-1", "fray.name": "first", "fray.replicas": "1", "fray.waits": "1"}
+    head.add_entry("first-1", {"status": "PENDING", "metadata": metadata})
+    queued(head, job_id, plan_of(job_id, after=("first-1",)))
+
+
+def test_a_request_that_comes_while_one_of_its_name_is_read_is_read_too(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def register(port: int) -> None:
+        address, job_id = f"10.0.0.1:{port}", JobId("train-1")
+        endpoint = Endpoint(
+            name="http", address=address, job_id=job_id, replica=0, attempt=1, registered_at=1.0
+        )
+        head.put(name, json.dumps(endpoint.to_dict()).encode())
+
+    name = "fray-train-1.endpoint.0.1.abc"
+    wait_for_another(head, "train-1")
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: head.entry("train-1") is not None, "it is shown as waiting", 20)
+        head.then[f"get {name}"] = lambda: register(8002)
+        register(8001)
+        until(lambda: b"10.0.0.1:8002" in head.packages["fray-train-1.state"], "the other one is known", 20)
+        until(lambda: name not in head.packages, "it is deleted", 20)
+
+
 def test_nothing_is_kept_of_a_job_that_is_removed_before_it_is_settled(
     head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    metadata = {"fray.job_id": "first-1", "fray.name": "first", "fray.replicas": "1", "fray.waits": "1"}
-    head.add_entry("first-1", {"status": "PENDING", "metadata": metadata})
-    queued(head, "train-1", plan_of("train-1", after=("first-1",)))
+    wait_for_another(head, "train-1")
     with scheduler_of(head, monkeypatch, tmp_path):
         until(lambda: head.entry("train-1") is not None, "it is shown as waiting", 20)
         head.put("fray-train-1.forget", b"-")

@@ -6,7 +6,7 @@ import json
 import os
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,13 +30,15 @@ class HeadInMemory:
     """Takes the place of the store that a process of a cluster finds on its head.
 
     `packages` are what jobs keep there, without Ray's prefix; `calls` are what was done with them, each as
-    `get NAME`, `put NAME`, `del NAME`. What is in `broken` raises, by one of these.
+    `get NAME`, `put NAME`, `del NAME`. What is in `broken` raises, by one of these; what is in `then` is
+    called once, when that was done.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._data: dict[bytes | None, dict[str, bytes]] = {}
         self.calls: list[str] = []
         self.broken: set[str] = set()
+        self.then: dict[str, Callable[[], None]] = {}
         for name in ("get", "put", "del", "list"):
             monkeypatch.setattr(internal_kv, f"_internal_kv_{name}", getattr(self, f"_{name}"))
 
@@ -70,7 +72,9 @@ class HeadInMemory:
 
     def _get(self, key: str, *, namespace: bytes | None = None) -> bytes | None:
         self._note("get", key)
-        return self._data.get(namespace, {}).get(key)
+        found = self._data.get(namespace, {}).get(key)
+        self.then.pop(self.calls[-1], lambda: None)()
+        return found
 
     def _put(self, key: str, value: bytes, *, namespace: bytes | None = None) -> None:
         self._note("put", key)

@@ -183,7 +183,8 @@ class Scheduler:
         for word in requests:
             name = _job_kv.package_name(submission, word)
             data = _job_kv.fetch(name)
-            if job is None or data is None or _deliver(job, word, data):
+            done = job is None or data is None or _deliver(job, word, data)
+            if done and _job_kv.fetch(name) == data:  # else there is another one, which is read next
                 _job_kv.delete(name)
         return bool(requests)
 
