@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from fray import JobContext, TaskError, create_context, get_job_context
-from fray.testing.gates import until
+from fray.testing.gates import Gate, until
 from fray.testing.interrupting import interrupted
 
 MEGABYTE = 1 << 20
@@ -218,6 +218,25 @@ def test_a_finalizer_may_store_a_value_while_one_is_stored() -> None:
             put()
         with pytest.raises(MemoryError):
             put()
+
+
+def put_for_ever(started: Gate) -> None:
+    context, data = get_job_context(), bytes(MEGABYTE)
+    started.open()
+    while True:
+        context.put(data)
+
+
+def test_a_task_that_is_cancelled_while_it_stores_values_leaves_none(tmp_path: Path) -> None:
+    with create_context("process", max_workers=1) as context:
+        assert context.get(context.run(abs, -1)) == 1
+        for turn in range(20):
+            started = Gate(tmp_path / str(turn))
+            storing = context.run(put_for_ever, started)
+            started.wait()
+            context.cancel(storing)
+            assert context.get(context.run(abs, -1), timeout=60) == 1
+        until(lambda: memory_files() == 0, "all are released", 20)
 
 
 class Refused(Exception):

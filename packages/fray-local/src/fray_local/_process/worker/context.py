@@ -124,12 +124,13 @@ class WorkerContext(ContextBase):
             ObjectStoreFullError: There is no room; for less than a mebibyte, `get` raises it instead.
         """
         blob = pack(obj, "the object given to put()", self.budget)
-        key = self._new_key()
+        # Before the message: if the task is interrupted behind that, its end releases the value.
+        ref: RemoteRef[T] = self._named(streaming=False)
         if blob.segment is None or blob.segment.size < _MOST_UNASKED:
-            self._tell(Put(key), blobs=[blob])
+            self._tell(Put(ref.key), blobs=[blob])
         else:
-            self.ask(Put(key), blobs=[blob])  # there may be no room
-        return RemoteRef(self, key)
+            self.ask(Put(ref.key), blobs=[blob])  # there may be no room
+        return ref
 
     def get(self, ref: Any, /, *, timeout: float | None = None) -> Any:
         """Return the value of a reference, or of each in a list; see `JobContext.get`."""
@@ -207,11 +208,16 @@ class WorkerContext(ContextBase):
             raise ValueError(f"a task needs a function, got {fn!r}")
         packed, refs = self._pack(fn, args, kwargs)
         streaming = is_generator_function(fn)
-        key = self._new_key()
+        made = self._named(streaming)
         function, places = _call_details(packed, refs)
         label = options.name or callable_name(fn)
-        self._tell(Run(key, function, places, label, _for_owner(options), streaming), blobs=[packed.blob])
-        return RemoteStream(self, key) if streaming else RemoteRef(self, key)
+        run = Run(made.key, function, places, label, _for_owner(options), streaming)
+        self._tell(run, blobs=[packed.blob])
+        return made
+
+    def _named(self, streaming: bool) -> Any:
+        """Return a reference or stream of a new key, before the message that gives the key its meaning."""
+        return RemoteStream(self, self._new_key()) if streaming else RemoteRef(self, self._new_key())
 
     def call_actor(
         self,
@@ -223,10 +229,10 @@ class WorkerContext(ContextBase):
     ) -> Any:
         """Queue a call of an actor's method."""
         packed, refs = self._pack(None, args, kwargs)
-        key = self._new_key()
+        made = self._named(streaming)
         _, places = _call_details(packed, refs)
-        self._tell(CallActor(key, endpoint.key, method, places), blobs=[packed.blob])
-        return RemoteStream(self, key) if streaming else RemoteRef(self, key)
+        self._tell(CallActor(made.key, endpoint.key, method, places), blobs=[packed.blob])
+        return made
 
     def _pack(
         self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -239,7 +245,8 @@ class WorkerContext(ContextBase):
 
     def _promised(self, future: "Future[Any]") -> RemoteRef[Any]:
         """Return a reference that settles as a future of this process does."""
-        key = self._new_key()
+        promised: RemoteRef[Any] = self._named(streaming=False)
+        key = promised.key
         self._tell(Promise(key))
 
         def settle(done: "Future[Any]") -> None:
@@ -250,7 +257,7 @@ class WorkerContext(ContextBase):
             self._tell(Settle(key, state), blobs=[blob])
 
         future.add_done_callback(settle)
-        return RemoteRef(self, key)
+        return promised
 
     def _start_actor(
         self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
