@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import ray
-from head_in_memory import SCHEDULER, Context, HeadInMemory, plan_of, queued, scheduler_of
+from head_in_memory import SCHEDULER, Context, HeadInMemory, driver_of, plan_of, queued, scheduler_of
 
 from fray import ClusterUnavailableError
 from fray.backend import AttemptEnd, Begin, Ended, Placed
@@ -65,6 +65,15 @@ def test_a_job_without_a_plan_fails_also_when_it_was_refused_before(
         until(lambda: "its plan is no longer" in message_of(head, "train-1"), "it has failed", 20)
 
 
+ABOUT: dict[str, Any] = {"labels": {}, "after": []}
+
+
+class Taking:
+    """A dashboard that takes every job."""
+
+    def submit(self, *_: Any) -> None: ...
+
+
 class Refusing:
     """A dashboard that takes no job."""
 
@@ -111,6 +120,33 @@ def test_a_request_that_comes_while_one_of_its_name_is_read_is_read_too(
         register(8001)
         until(lambda: b"10.0.0.1:8002" in head.packages["fray-train-1.state"], "the other one is known", 20)
         until(lambda: name not in head.packages, "it is deleted", 20)
+
+
+def test_the_process_of_a_job_ends_although_its_last_traces_cannot_be_deleted(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("fray_ray._head.job.end_family", lambda *_: None)
+    wait_for_another(head, "train-1")
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: head.entry("train-1") is not None, "it is shown as waiting", 20)
+        head.broken = {"del fray-train-1.state"}
+        with driver_of("train-1", tmp_path) as link:
+            head.remove_entry("first-1")
+            assert link.recv(100) == b"exit 1\n"
+
+
+def test_a_member_of_a_sweep_that_the_store_did_not_take_is_queued_later(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(f"{SCHEDULER}._client", Taking)
+    head.broken = {"put fray-many-1~0.plan"}
+    queued(head, "many-1", SweepPlan("many-1", (Member(plan_of("many-1/0"), ABOUT),)))
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "get fray-many-1.stopping" in head.calls, "it is taken", 20)
+        with driver_of("many-1", tmp_path):
+            until(lambda: head.calls.count("put fray-many-1~0.plan") > 0, "a member is to be queued", 20)
+            head.broken = set()
+            until(lambda: "put fray-many-1~0.queued" in head.calls, "it is queued", 20)
 
 
 def test_nothing_is_kept_of_a_job_that_is_removed_before_it_is_settled(

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pickle
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +18,11 @@ from ray.experimental import internal_kv
 
 from fray import ResourceConfig
 from fray.testing.gates import until
+from fray_ray._head.job_process import END
 from fray_ray._head.scheduler import Scheduler
 from fray_ray._plan import Plan
 from fray_ray._queued_job import QueuedJob
+from fray_ray._scheduler import socket_path
 
 SCHEDULER = "fray_ray._head.scheduler"
 
@@ -91,7 +94,8 @@ class HeadInMemory:
 class Context:
     """What Ray says of the process of a scheduler."""
 
-    gcs_address = "127.0.0.1:1"
+    def __init__(self, gcs_address: str = "127.0.0.1:1") -> None:
+        self.gcs_address = gcs_address
 
     def get_job_id(self) -> str:
         """Return the id of this driver."""
@@ -106,7 +110,7 @@ class Context:
 def scheduler_of(head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Scheduler]:
     """Run a scheduler on a store, on a thread of its own; the logs of its jobs are in the folder."""
     monkeypatch.setenv("RAY_TMPDIR", os.fspath(folder))
-    monkeypatch.setattr(ray, "get_runtime_context", Context)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: Context(os.fspath(folder)))
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 1.0})
     monkeypatch.setattr(f"{SCHEDULER}.remove_abandoned_groups", lambda: None)
     monkeypatch.setattr(f"{SCHEDULER}.remove_groups_of", lambda _: None)
@@ -130,6 +134,16 @@ def scheduler_of(head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, folder: Pa
     finally:
         loop.call_soon_threadsafe(task.cancel)
         thread.join()
+        Path(socket_path(os.fspath(folder))).unlink()
+
+
+def driver_of(submission: str, folder: Path) -> socket.socket:
+    """Connect to the scheduler as the process of a job does."""
+    link = socket.socket(socket.AF_UNIX)
+    link.settimeout(20)
+    link.connect(socket_path(os.fspath(folder)))
+    link.sendall(submission.encode() + b"\0/" + END)
+    return link
 
 
 def queued(head: HeadInMemory, job_id: str, plan: Any, *, first: str | None = None, tries: int = 1) -> str:

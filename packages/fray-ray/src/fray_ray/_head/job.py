@@ -12,9 +12,10 @@ import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fray.backend import CannotRun, Policy, RestartRequested, StopRequested, Supervision
-from fray.cluster import Endpoint, ExitReason, JobId, JobStatus
+from fray.cluster import Endpoint, ExitReason, JobId, JobInfo, JobStatus
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside, insist
 from fray_ray._head.dashboard import Dashboard
@@ -223,6 +224,14 @@ class ScheduledJob:
         kept = None if good else await aside(for_retry, plan, self._queued.runtime_env)
         await self._ray_job.settle(info.status, info.error_message, state_metadata(info))
         self._board.finish(info, kept)
+        try:
+            await self._clean_up(info, kept)
+        finally:  # its end is written: nothing that fails from here on keeps its process
+            self._ray_job.tell(info.status)
+
+    async def _clean_up(self, info: JobInfo, kept: Mapping[str, Any] | None) -> None:
+        """Run what was given for the job's end, and delete what nobody needs any more."""
+        plan = self._plan
         if plan.on_exit is not None and not self._record.told:
             self._record.told = True
             self._board.store()
@@ -237,7 +246,6 @@ class ScheduledJob:
             keep_plan(plan)
         if JobId(plan.job_id).sweep is None:  # its members share that of a sweep
             forget_workspace(self._queued.runtime_env)
-        self._ray_job.tell(info.status)
 
 
 def new_machine(plan: Plan) -> Supervision:

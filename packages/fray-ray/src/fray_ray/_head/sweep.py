@@ -125,9 +125,11 @@ class Sweep:
         kept = {_job_kv.plan_name(self._submission), _job_kv.workspace_name(self._submission)}
         if status is JobStatus.SUCCEEDED or is_forgotten(self._submission):
             kept = set()
-        _job_kv.delete_all(self._submission, but=kept)
-        forget_workspace(self._queued.runtime_env)
-        self._ray_job.tell(status)
+        try:
+            _job_kv.delete_all(self._submission, but=kept)
+            forget_workspace(self._queued.runtime_env)
+        finally:
+            self._ray_job.tell(status)
 
     def _forget_stops(self) -> None:
         for package in _job_kv.stopped_members(submission_of(self._plan.job_id)).values():
@@ -284,7 +286,11 @@ class Coordinator:
             if failure is not None:
                 self._settle(position, JobStatus.FAILED, ExitReason.DEPENDENCY_FAILED, failure)
                 continue
-            self._start(position)
+            try:
+                self._start(position)
+            except BaseException:  # the head's store is away
+                self._order.put_back(position)
+                raise
 
     def _failure_before(self, position: int) -> str | None:
         """Say which of the jobs that a member runs after did not succeed; None where all have."""
