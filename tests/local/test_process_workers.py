@@ -190,6 +190,24 @@ class TestStopping:
             assert context.cancel(ref)
             assert context.get(context.run(abs, -2), timeout=30) == 2
 
+    def test_a_task_with_a_handler_of_its_own_does_not_get_the_signal(self, tmp_path: Path) -> None:
+        started, got = Gate(tmp_path / "started"), Gate(tmp_path / "got")
+
+        def listen() -> None:
+            signal.signal(signal.SIGUSR1, lambda *_: got.open())
+            started.open()
+            while True:
+                time.sleep(0.01)
+
+        with create_context("process", max_workers=1) as context:
+            listening = context.run(listen)
+            started.wait()
+            context.cancel(listening)
+            with pytest.raises(TaskCancelledError):
+                context.get(listening)
+            assert context.get(context.run(abs, -1), timeout=30) == 1  # in another process
+        assert not got.is_open()
+
     def test_what_is_cancelled_behind_a_task_does_not_end_that_one(self, tmp_path: Path) -> None:
         """Short tasks are sent ahead; behind one that holds the interpreter they cannot be given back."""
         pipe, started = tmp_path / "pipe", Gate(tmp_path / "started")

@@ -163,6 +163,8 @@ class Worker:
     def _interrupt(self, call: IncomingCall) -> None:
         """Signal the main thread until it is where it can be interrupted, or the call has ended."""
         while self._runs(call) and not call.interrupted:
+            if signal.getsignal(_INTERRUPT) != self._interrupted:
+                return  # the task has taken the signal for a use of its own, which this is not
             signal.pthread_kill(threading.main_thread().ident or 0, _INTERRUPT)
             time.sleep(_RETRY_SECONDS)
 
