@@ -324,3 +324,18 @@ def test_a_job_that_is_refused_leaves_no_secret_in_the_head(starting: FakeDashbo
         cluster.launch(request)
     assert set(starting.stored.values()) == {b"-", b"0.0"}, "all is withdrawn, and it is to end"
     assert not any(TOKEN.encode() in data for data in starting.stored.values())
+
+
+def test_a_callable_for_another_python_is_refused_with_both_versions(starting: FakeDashboard) -> None:
+    cluster, here = RayCluster(starting.url), f"{sys.version_info.major}.{sys.version_info.minor}"
+    request = JobRequest("callable", Entrypoint.from_callable(print))
+    starting.agent_after, starting.python = 1, "3.99.1"
+    refused = rf"Python {here}, and would run on Python 3\.99"
+    with pytest.raises(ValueError, match=refused):
+        cluster.launch(request)
+    with pytest.raises(ValueError, match=refused):
+        cluster.launch_many([request])
+    assert not starting.stored
+    cluster.launch(JobRequest("command", Entrypoint.from_binary("true")))
+    starting.python = f"{here}.99"
+    cluster.launch(request)

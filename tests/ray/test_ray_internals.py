@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -39,11 +40,13 @@ from fray_ray._ray_internals.calls import (
 )
 from fray_ray._ray_internals.class_identity import share_class_ids
 from fray_ray._ray_internals.dashboard import (
+    METADATA,
     NODES,
     DashboardClient,
     living_addresses,
     log_file,
     package,
+    python_of,
     request,
     upload_workspace,
 )
@@ -493,6 +496,12 @@ def test_a_file_among_the_logs_of_a_node_is_read_whole(
     path.write_text(text)
     answer = request(client, "GET", log_file(cluster.node_ids()[0], path.name))
     assert (answer.status_code, answer.text) == (200, text)
+
+
+def test_the_python_of_the_cluster_is_known(client: DashboardClient) -> None:
+    assert python_of(request(client, "GET", METADATA).json()) == platform.python_version()
+    odd: list[Any] = [None, [], {"data": None}, {"data": {"pythonVersion": 3}}]
+    assert list(map(python_of, odd)) == [None] * len(odd)
 
 
 def test_the_addresses_of_living_nodes_are_known_whatever_the_dashboard_says(client: DashboardClient) -> None:

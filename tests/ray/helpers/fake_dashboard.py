@@ -20,7 +20,7 @@ class FakeDashboard(ThreadingHTTPServer):
     is refused until `agent_after` submissions have come. `nodes_at_first` is what it says of nodes before it
     says `nodes`. `before_a_package` is called when somebody asks whether one is there; it may return the
     status of the answer. So many answers are `cut` off. Ray's own reader reads no log where `garbled`. A
-    removal is refused where it is of a submission in `kept`.
+    removal is refused where it is of a submission in `kept`. `python` is the version of the cluster's.
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,7 @@ class FakeDashboard(ThreadingHTTPServer):
         self.fetched = 0  # characters of logs that were given
         self.before_a_log: Callable[[], None] = lambda: None  # is given
         self.before_a_package: Callable[[], int | None] = lambda: None
+        self.python: str | None = None
         self.odd: list[Any] = []  # rows of the job table that are no entries
         self.cut = 0
         self.garbled = False
@@ -67,6 +68,8 @@ class FakeDashboard(ThreadingHTTPServer):
         words = parts.path.strip("/").split("/")
         if path == "/api/version":
             return 200, {"ray_version": "2.60.0", "version": "4"}
+        if path == "/api/v0/cluster_metadata" and self.python is not None:
+            return 200, {"result": True, "data": {"pythonVersion": self.python, "rayVersion": "2.60.0"}}
         if path == "/nodes?view=summary":
             return 200, self.nodes_at_first.pop(0) if self.nodes_at_first else self.nodes
         if path == "/api/jobs/":

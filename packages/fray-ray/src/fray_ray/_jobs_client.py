@@ -14,11 +14,13 @@ from fray_ray import _job_kv
 from fray_ray._finding import UNREACHED, dashboard_of, explained
 from fray_ray._job_table import JobEntry
 from fray_ray._ray_internals.dashboard import (
+    METADATA,
     NODES,
     DashboardClient,
     living_addresses,
     log_file,
     package,
+    python_of,
     request,
     upload_workspace,
 )
@@ -219,6 +221,10 @@ class JobsClient:
                 break
             time.sleep(delay)
         return found or {urlsplit(self.url).hostname or ""}
+
+    def python(self) -> str | None:
+        """Return the version of Python that the nodes have; None where the dashboard does not say it."""
+        return python_of(self._read(METADATA))
 
     def _look(self, act: Callable[[], T]) -> T:
         """Do what may be done twice."""

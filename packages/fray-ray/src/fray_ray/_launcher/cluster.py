@@ -254,6 +254,7 @@ class RayCluster(ClusterCalls):
             spec=self._inside_spec,
             remote=remote,
             ships=remote if self._ship is None else self._ship,
+            python=functools.cache(self._client.python),
             placement_timeout=self._placement_timeout,
         )
 

@@ -4,13 +4,13 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fray import UnsupportedError
-from fray.backend import FAMILY, about_request, own_family, refuse_fields, take_snapshot
+from fray.backend import FAMILY, about_request, own_family, refuse_fields, refuse_other_python, take_snapshot
 from fray.cluster import Entrypoint, EnvironmentConfig, JobId, JobRequest
 from fray_ray._job_table import submission_of
 from fray_ray._launcher.shipping import payload_of
@@ -40,11 +40,13 @@ class Planner:
         spec: What opens the cluster, inside of it.
         remote: Whether the cluster has another machine than this one.
         ships: Whether workspaces are uploaded.
+        python: Returns the version of Python of the cluster; None where that is not known.
     """
 
     spec: str
     remote: bool
     ships: bool
+    python: Callable[[], str | None]
     placement_timeout: float | None
 
     def ships_for(self, request: JobRequest) -> bool:
@@ -55,11 +57,14 @@ class Planner:
         """Return the plan of a checked request.
 
         Raises:
-            ValueError: The workspace is no directory, or its project cannot be resolved.
+            ValueError: The workspace is no directory, or its project cannot be resolved; or the cluster has
+                another version of Python than a callable needs.
             SerializationError: The callable or an argument cannot be pickled.
         """
         environment = request.environment or EnvironmentConfig()
         workspace, entrypoint = workspace_of(request), Entrypoint.of(request.entrypoint)
+        if entrypoint.callable is not None and (python := self.python()) is not None:
+            refuse_other_python(request, python)
         choices = unit_counts(request.resources, gang=request.is_gang)
         hosts, ships = hosts_of(request.resources), self.ships_for(request)
         own = {

@@ -9,6 +9,8 @@ from ray.job_submission import JobSubmissionClient
 _CONNECTS_WITHIN = 5.0  # seconds
 NODES = "/nodes?view=summary"
 """The path of what the dashboard knows of nodes; `living_addresses` reads it. Read in Ray 2.60."""
+METADATA = "/api/v0/cluster_metadata"
+"""The path of what the dashboard knows of its cluster; `python_of` reads it. Read in Ray 2.60."""
 
 
 class DashboardClient(JobSubmissionClient):
@@ -70,6 +72,15 @@ def living_addresses(summary: Any) -> set[str]:
         if isinstance(address, str) and raylet.get("state", "ALIVE") == "ALIVE":
             addresses.add(address)
     return addresses
+
+
+def python_of(metadata: Any) -> str | None:
+    """Return the version of Python of a cluster, whose nodes must have the same; None where it is not said.
+
+    Read in Ray 2.60.
+    """
+    found = _mapping(_mapping(metadata).get("data")).get("pythonVersion")
+    return found if isinstance(found, str) else None
 
 
 def _mapping(value: Any) -> dict[str, Any]:
