@@ -5,8 +5,11 @@ A notebook goes on after it: the context must work, and its end must wait for no
 
 import contextlib
 import gc
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -14,11 +17,14 @@ import pytest
 
 from fray import ActorDiedError, TaskCancelledError, create_context
 from fray.testing.deadline import deadline
+from fray.testing.gates import Gate
 from fray.testing.interrupting import interrupted, struck
 from fray.testing.tasks import add
 
 # What strikes a generator in its finalizer is only reported.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+OWNER = "fray_local._process.owner"
 
 
 def items(count: int) -> Iterator[int]:
@@ -187,6 +193,41 @@ def test_a_second_shutdown_ends_what_the_first_did_not(spec: str, cancel: bool) 
         case.context.get(case.pending)
 
     strike(spec, end, check, before)
+
+
+@pytest.mark.timeout(100)
+def test_ctrl_c_while_the_event_loop_is_woken_leaves_it_one_that_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a socket does not take at once is sent by the loop, which has to be woken for it."""
+    write = os.write
+    begun, gate = Gate(tmp_path / "begun"), Gate(tmp_path / "gate")
+
+    def wait() -> None:
+        begun.open()
+        gate.wait()
+
+    def interrupt(descriptor: int, data: bytes) -> int:
+        if threading.current_thread() is threading.main_thread():
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return write(descriptor, data)
+
+    def capture(large: bytes) -> Callable[[], int]:
+        return lambda: len(large)
+
+    with create_context("process", max_workers=2) as context:
+        context.get([context.run(abs, -1), context.run(abs, -1)])
+        waiting = context.run(wait)
+        begun.wait()
+        monkeypatch.setattr(os, "write", interrupt)
+        with contextlib.suppress(KeyboardInterrupt):  # which does not come where the loop is awake
+            context.cancel(waiting)
+        try:
+            for _ in range(3):  # a timer of the loop sends one on in any case
+                assert context.get(context.run(capture(bytes(3_000_000))), timeout=15) == 3_000_000
+        finally:
+            gate.open()
 
 
 class TooLongError(Exception):

@@ -69,13 +69,20 @@ class EventLoop:
         """Let the loop call something, unless it has ended; from any thread, finalizers included."""
         self._asked.append(act)
         if not self._awake:
-            self._awake = True
-            with self._writing:
-                if self._ended:  # the descriptor may be another file by now
-                    self._asked.clear()
-                    return
-                with contextlib.suppress(BlockingIOError):
-                    os.write(self._waker, b"x")
+            try:
+                self._awake = True
+                self._wake_up()
+            except BaseException:
+                self._awake = False  # Ctrl-C may have come before the write: the next caller wakes it
+                raise
+
+    def _wake_up(self) -> None:
+        with self._writing:
+            if self._ended:  # the descriptor may be another file by now
+                self._asked.clear()
+                return
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._waker, b"x")
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:
         """Let the loop call something after a while."""
