@@ -53,9 +53,9 @@ class SerialQueue:
 # By which programs and systems interrupt; to look at all 64 of them would take 3 µs for each task.
 _NAMES = "SIGINT SIGTERM SIGHUP SIGQUIT SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGCHLD SIGXCPU"
 _SIGNALS = [int(getattr(signal, name)) for name in _NAMES.split()]
-_last: tuple[list[Any], dict[int, Any]] = ([], {})  # what is installed for each; what Python calls of it
+_last: tuple[list[Any], list[int]] = ([], [])  # what was installed for each; those that Python handles
+_handlers: dict[int, Callable[[int, FrameType | None], object]] = {}  # the program's own, by signal
 _noted: dict[int, FrameType | None] = {}
-_note = _noted.__setitem__  # in C: nothing of it can be interrupted
 _deferring = False
 
 
@@ -68,47 +68,48 @@ def _uninterrupted(act: Callable[[], None]) -> None:
     if _deferring:  # this is inside of another one
         act()
         return
-    handlers = _handlers()
+    signals = _handled_signals()
     try:
         _deferring = True
-        for number in handlers:
-            _signal.signal(number, _note)
+        for number in signals:
+            _signal.signal(number, _gate)
         act()
     finally:
         _deferring = False
         try:
-            _restore(handlers)
+            for number in signals:
+                _signal.signal(number, _handlers[number])
         finally:
-            _deliver(handlers)
+            _deliver()
 
 
-def _handlers() -> dict[int, Any]:
+def _gate(number: int, frame: FrameType | None) -> None:
+    """Stand for the handlers of all signals.
+
+    Where one that is back raises before the others are, this stays for those, until the next change.
+    """
+    if _deferring:
+        _noted[number] = frame
+    else:
+        _handlers[number](number, frame)
+
+
+def _handled_signals() -> list[int]:
+    """Return which signals the program handles, and note how."""
     global _last
     installed = list(map(_signal.getsignal, _SIGNALS))
-    before, handlers = _last
-    if installed != before:
-        pairs = zip(_SIGNALS, installed, strict=True)
-        handlers = {number: handler for number, handler in pairs if callable(handler)}
-        _last = installed, handlers
-    return handlers
+    if installed != _last[0]:
+        found = {number: each for number, each in zip(_SIGNALS, installed, strict=True) if callable(each)}
+        _handlers.update({number: each for number, each in found.items() if each is not _gate})
+        _last = installed, list(found)
+    return _last[1]
 
 
-def _restore(handlers: dict[int, Any]) -> None:
-    """Install handlers, all of them although one that is back already raises meanwhile."""
-    try:
-        for number, handler in handlers.items():
-            _signal.signal(number, handler)
-    except BaseException:
-        _restore(handlers)
-        raise
-
-
-def _deliver(handlers: dict[int, Any]) -> None:
+def _deliver() -> None:
     """Call the handlers of what has come, each of them although one before it raises."""
     if _noted:
         number, frame = _noted.popitem()
         try:
-            if number in handlers:
-                handlers[number](number, frame)
+            _handlers[number](number, frame)
         finally:
-            _deliver(handlers)
+            _deliver()
