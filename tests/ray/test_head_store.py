@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import pickle
 import socket
 import time
 from pathlib import Path
@@ -50,6 +51,16 @@ def test_a_job_that_is_run_again_without_a_variable_that_was_not_kept_fails_and_
     with scheduler_of(head, monkeypatch, tmp_path):
         until(lambda: "SERVICE_TOKEN" in message_of(head, submission), "it has failed", 20)
         until(lambda: not [name for name in head.packages if submission in name], "nothing of it is kept", 20)
+
+
+def test_a_job_that_is_run_again_stands_in_line_behind_those_that_wait(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun = time.time()
+    queued(head, "train-1", plan_of("train-1", submitted_at=1.0), first="train-1", tries=2)
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "fray-train-1-r2.plan" in head.packages, "it is taken", 20)
+    assert pickle.loads(head.packages["fray-train-1-r2.plan"]).submitted_at >= begun
 
 
 @pytest.mark.parametrize("first", [None, "train-0"])

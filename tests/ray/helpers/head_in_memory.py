@@ -106,6 +106,21 @@ class Context:
         return "head"
 
 
+class FullCluster:
+    """The line for a cluster that never has room: Ray is not asked."""
+
+    async def run(self) -> None:
+        """Serve nobody."""
+        await asyncio.Event().wait()
+
+    async def find(self, *_: Any) -> None:
+        """Wait for room."""
+        await asyncio.Event().wait()
+
+    def look_soon(self) -> None:
+        """Nothing changes."""
+
+
 @contextlib.contextmanager
 def scheduler_of(head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Scheduler]:
     """Run a scheduler on a store, on a thread of its own; the logs of its jobs are in the folder."""
@@ -113,6 +128,9 @@ def scheduler_of(head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, folder: Pa
     monkeypatch.setattr(ray, "get_runtime_context", lambda: Context(os.fspath(folder)))
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 1.0})
     monkeypatch.setattr(f"{SCHEDULER}.remove_abandoned_groups", lambda: None)
+    monkeypatch.setattr("ray._private.auto_init_hook.enable_auto_connect", False)
+    monkeypatch.setattr(f"{SCHEDULER}.ReservationQueue", FullCluster)
+    monkeypatch.setattr("fray_ray._head.kept.end_leftovers", lambda *_: None)
     monkeypatch.setattr(f"{SCHEDULER}.remove_groups_of", lambda _: None)
     node = SimpleNamespace(get_logs_dir_path=lambda: os.fspath(folder))
     monkeypatch.setattr("ray._private.worker._global_node", node)
@@ -124,6 +142,12 @@ def scheduler_of(head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, folder: Pa
         made.append((scheduler, asyncio.get_running_loop(), task))
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for aside in [each for each in threading.enumerate() if each.name == "aside"]:
+            await asyncio.to_thread(aside.join)  # each says at its end to the loop what it has done
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()

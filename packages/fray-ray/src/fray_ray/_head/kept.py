@@ -1,7 +1,9 @@
 """What stays of a job that did not succeed, so that it can be run again: its plan, and its workspace."""
 
 import pickle
+import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fray.cluster import JobId, TaskStatus
@@ -80,6 +82,7 @@ def forget_workspace(runtime_env: Mapping[str, Any]) -> None:
 def plan_again(plan: Plan, submission: str) -> Plan:
     """Return the plan of a job that is run again, with the variables that were brought for it."""
     again = restored(plan, brought(submission, plan.withheld), submission, plan.tries + 1)
+    again = replace(again, submitted_at=time.time())  # it stands in line behind those that wait already
     _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(again))  # for another scheduler
     return again
 
