@@ -5,6 +5,7 @@ import json
 import pickle
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from fray_ray._head.descendants import end_family
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
 from fray_ray._head.lost_nodes import LostNodes
-from fray_ray._head.nodes import gone_of
+from fray_ray._head.nodes import gone_of, watch_draining
 from fray_ray._head.record import JobRecord
 from fray_ray._head.reservation import Reservation
 from fray_ray._sweep_plan import Member, SweepPlan
@@ -245,6 +246,28 @@ def test_a_node_is_gone_when_it_refuses_or_does_not_answer_for_a_while(
     monkeypatch.setattr(socket, "create_connection", connect)
     assert gone_of(["node-1"]) == ({"node-1"} if gone else set())
     assert not left
+
+
+def test_nodes_that_are_drained_are_noticed_although_the_head_was_away_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def drained() -> dict[str, int]:
+        if away:
+            raise away.pop()
+        return {"node-1": 0}
+
+    async def watch() -> Mapping[str, float]:
+        noticed = asyncio.Queue[Mapping[str, float]]()
+        job = SimpleNamespace(notice=noticed.put_nowait)
+        watching = asyncio.create_task(watch_draining(lambda: [job], 0.01))
+        found = await asyncio.wait_for(noticed.get(), 20)
+        watching.cancel()
+        return found
+
+    away = [RuntimeError("the head does not answer")] * 2
+    monkeypatch.setattr("fray_ray._head.nodes.draining_nodes", drained)
+    assert asyncio.run(watch()).keys() == {"node-1"}
+    assert not away
 
 
 def test_a_node_that_lives_although_it_seemed_lost_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from fray_ray._connection import Connection
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
 from fray_ray._head.job_run import JobRun
-from fray_ray._head.nodes import draining
+from fray_ray._head.nodes import watch_draining
 from fray_ray._head.output import Stdout
 from fray_ray._head.record import JobRecord
 from fray_ray._head.reservation_queue import ReservationQueue
@@ -130,7 +130,8 @@ class _Gang(threading.Thread):
         queue = ReservationQueue()
         board = JobBoard(self._plan, JobRecord(machine=new_machine(self._plan)), listed=False)
         self._job = JobRun(self._plan, board, queue, Stdout())
-        looking = [asyncio.create_task(each) for each in (queue.run(), self._watch_nodes(self._job))]
+        watching = watch_draining(lambda: [self._job], _LOOK)
+        looking = [asyncio.create_task(each) for each in (queue.run(), watching)]
         try:
             await self._job.run()
         finally:
@@ -138,12 +139,6 @@ class _Gang(threading.Thread):
                 task.cancel()
         self.results = self._job.results
         self.verdict = board.machine.verdict or self.verdict
-
-    @staticmethod
-    async def _watch_nodes(job: JobRun) -> None:
-        while True:
-            job.notice(draining())
-            await asyncio.sleep(_LOOK)
 
     def stop(self, grace: float) -> None:
         """End it."""

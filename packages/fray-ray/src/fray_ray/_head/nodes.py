@@ -1,8 +1,10 @@
 """What becomes of nodes: which live, which are drained, and which are gone before Ray knows it."""
 
+import asyncio
+import contextlib
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +48,21 @@ def draining() -> dict[str, float]:
         node_id: max(0.0, deadline / 1000 - time.time()) if deadline else _NO_DEADLINE
         for node_id, deadline in told
     }
+
+
+async def watch_draining(jobs: Callable[[], Iterable[Any]], every: float) -> None:
+    """Give jobs notice of the nodes that are drained, for ever.
+
+    Args:
+        every: Seconds between looks.
+    """
+    while True:
+        with contextlib.suppress(Exception):  # the head is away for a moment
+            noticed = list(jobs())
+            leaving = draining() if noticed else {}
+            for job in noticed if leaving else ():
+                job.notice(leaving)
+        await asyncio.sleep(every)
 
 
 def living_and_dead() -> dict[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ from fray_ray._head.driver_link import DriverLink, serve_links
 from fray_ray._head.job import ScheduledJob, Shared, is_request
 from fray_ray._head.job_metrics import shared_gauges
 from fray_ray._head.kept import PlanError, forget_orphans, plan_again
-from fray_ray._head.nodes import draining
+from fray_ray._head.nodes import watch_draining
 from fray_ray._head.outliving import remove_abandoned_groups, remove_groups_of
 from fray_ray._head.record import JobRecord, unpacked
 from fray_ray._head.reservation_queue import ReservationQueue
@@ -102,7 +102,7 @@ class Scheduler:
                 asyncio.create_task(each)
                 for each in (
                     self._shared.queue.run(),
-                    self._watch_nodes(),
+                    watch_draining(self._jobs.values, _LOOK_FOR_NOTICES),
                     self._read_requests(),
                     self._forget_orphans(),
                 )
@@ -279,17 +279,8 @@ class Scheduler:
         seen: set[str] = set()
         while True:
             await asyncio.sleep(_LAUNCHED_WITHIN)
-            with contextlib.suppress(Exception):  # as below
+            with contextlib.suppress(Exception):  # the head is away for a moment
                 seen = await aside(forget_orphans, seen)
-
-    async def _watch_nodes(self) -> None:
-        while True:
-            if self._jobs:
-                with contextlib.suppress(Exception):  # the head is away for a moment
-                    leaving = draining()
-                    for job in list(self._jobs.values()) if leaving else ():
-                        job.notice(leaving)
-            await asyncio.sleep(_LOOK_FOR_NOTICES)
 
 
 def _deliver(job: ScheduledJob | Sweep, word: str, data: bytes) -> bool:
