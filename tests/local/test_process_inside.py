@@ -1,8 +1,11 @@
 """What tasks do with their context: its references, futures and lists are those that the owner would have."""
 
+import asyncio
+import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 
 from fray import JobContext, WorkerDiedError, create_context, get_job_context
 from fray.job import ObjectRef
+from fray.testing.gates import Gate
 
 positive: Callable[..., int] = abs  # which says that it takes numbers, and the next one a path
 touch: Callable[..., None] = Path.touch
@@ -82,6 +86,33 @@ def test_a_future_of_the_executor_is_cancelled_with_its_task(tmp_path: Path) -> 
 
     with create_context("process", max_workers=1) as context:
         assert context.get(context.run(cancel_two)) == [True, True, True, False]
+
+
+def give_up_and_compute(ran: Gate) -> bool:
+    """Wait in vain for a future, then run another task and compute; return whether that ran meanwhile."""
+    context, future = get_job_context(), Future[int]()
+    waiting = context.run(abs, future)
+
+    async def wait_in_vain() -> None:
+        for _ in range(3):
+            with contextlib.suppress(TimeoutError):
+                await context.aget(waiting, timeout=0.02)
+
+    asyncio.run(wait_in_vain())
+    other = context.run(ran.open)
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        pass
+    ran_meanwhile = ran.is_open()
+    future.set_result(-1)
+    assert context.get([waiting, other], timeout=30) == [1, None]
+    return ran_meanwhile
+
+
+def test_a_task_that_gave_up_waiting_has_its_worker_slot_again(tmp_path: Path) -> None:
+    with create_context("process", max_workers=1) as context:
+        ran = Gate(tmp_path / "ran")
+        assert context.get(context.run(give_up_and_compute, ran), timeout=60) is False
 
 
 def test_wait_counts_what_stands_in_its_list_twice_as_the_owner_does(context: JobContext) -> None:

@@ -78,6 +78,7 @@ class RemoteFuture(Future[Any]):
     def __init__(self, cancel_task: Callable[[], bool]) -> None:
         super().__init__()
         self._cancel_task = cancel_task
+        self.abandon: Callable[[], None] | None = None  # for one that waits and gives up
 
     def cancel(self) -> bool:
         """Cancel the task, and this with it."""
@@ -198,7 +199,8 @@ class WorkerContext(ContextBase):
         if ref.blob is not None:
             settle_future(future, ref.blob.load)
         else:
-            self.requests.ask_later(Get([ref.key], now=False), (), hand)
+            number = self.requests.ask_later(Get([ref.key], now=False), (), hand)
+            future.abandon = partial(self.requests.withdraw, number)
         return future
 
     def _submit(

@@ -96,8 +96,7 @@ class OwnerRequests:
             limit = seconds(timeout)
             gate.acquire(timeout=-1 if limit is None else limit)
         finally:
-            if self._waiting.pop(number, None) is not None:
-                self.tell(Withdraw(number))
+            self.withdraw(number)
         if not answers:
             raise GetTimeoutError(f"no result within {timeout} s; the tasks go on")
         error, answer, values = answers[0]
@@ -121,6 +120,11 @@ class OwnerRequests:
         self._waiting[number] = hand
         self._request(number, operation, blobs)
         return number
+
+    def withdraw(self, number: int) -> None:
+        """Give up a request, unless its answer is there."""
+        if self._waiting.pop(number, None) is not None:
+            self.tell(Withdraw(number))
 
     def tell(self, operation: Operation, *, blobs: Sequence[Blob] = ()) -> None:
         """Send the owner an order, which has no answer."""
