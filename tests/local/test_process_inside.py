@@ -91,7 +91,7 @@ def test_a_future_of_the_executor_is_cancelled_with_its_task(tmp_path: Path) -> 
 def give_up_and_compute(ran: Gate) -> bool:
     """Wait in vain for a future, then run another task and compute; return whether that ran meanwhile."""
     context, future = get_job_context(), Future[int]()
-    waiting = context.run(abs, future)
+    waiting = context.run(positive, future)
 
     async def wait_in_vain() -> None:
         for _ in range(3):

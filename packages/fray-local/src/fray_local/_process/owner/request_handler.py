@@ -18,6 +18,7 @@ from fray.backend import (
     VALUE,
     EngineRef,
     PackedCall,
+    StoredError,
     dispatch,
     ready_positions,
     settle_error,
@@ -215,8 +216,8 @@ class RequestHandler:
                 request.answer(True, [blob_of(ref, self.budget) for ref in refs])
             elif isinstance(failed.content, PackedError):
                 request.fail(failed.content.data)
-            else:
-                request.fail(failed.content.load())
+            else:  # it may run code of the user's to load it and to pack it
+                self._runner.call_back(partial(_fail, request, failed.content))
 
         if all(ref.state == VALUE for ref in refs) or any(ref.state == ERROR for ref in refs):
             act()
@@ -334,3 +335,12 @@ class RequestHandler:
         if thing is None:
             raise WrongProcessError("what a reference stands for was gone when the reference arrived here")
         return thing
+
+
+def _fail(request: PendingRequest, stored: StoredError) -> None:
+    """Answer with an exception that is not packed."""
+    try:
+        error = stored.load()
+    except BaseException as failure:  # noqa: BLE001 - the one that asked sees it
+        error = failure
+    request.fail(error)

@@ -17,8 +17,8 @@ from fray.backend import (
     NoThreadError,
     PackedCall,
     dispatch,
-    future_as_ref,
     identity_of,
+    ref_of_future,
     set_lender,
     start_thread,
 )
@@ -33,8 +33,8 @@ from fray_local._process.owner.scheduler import Scheduler
 from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.owner.worker_process import WorkerProcess
 from fray_local._process.protocol.callbacks import CallbackThreads
-from fray_local._process.protocol.serialization import SerializedFunction, load_pickler, serialize_call
-from fray_local._process.protocol.values import Budget, raise_descriptor_limit
+from fray_local._process.protocol.serialization import SerializedFunction, load_pickler, pack, serialize_call
+from fray_local._process.protocol.values import Blob, Budget, raise_descriptor_limit
 
 _STOP_SECONDS = 2.0  # that an interrupted task has to end before its worker is killed
 
@@ -132,11 +132,18 @@ class ProcessRunner:
         """Return a call in its travelling form."""
         for arg in args:
             if isinstance(arg, Future):
-                args = tuple(map(future_as_ref, args))
+                args = tuple(map(self._future_as_ref, args))
                 break
         if kwargs:
-            kwargs = {key: future_as_ref(arg) for key, arg in kwargs.items()}
+            kwargs = {key: self._future_as_ref(arg) for key, arg in kwargs.items()}
         return PackedCall(*serialize_call(fn, args, kwargs, EngineRef, self.budget))
+
+    def _future_as_ref(self, arg: Any) -> Any:
+        """Return a reference for a future, whose value its own thread packs; anything else as it is."""
+        return ref_of_future(arg, dispatch, self._pack_value) if isinstance(arg, Future) else arg
+
+    def _pack_value(self, value: Any) -> Blob:
+        return pack(value, "the result of a future", self.budget)
 
     def launch(
         self,
