@@ -1,10 +1,12 @@
 """What a context does where the system refuses: no file can be opened, none written, no process made."""
 
 import contextlib
+import errno
 import gc
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
@@ -84,6 +86,20 @@ class TestDescriptors:
         assert context.get(later, timeout=30) == bytes(3)
 
     @pytest.mark.timeout(60)
+    def test_a_task_that_the_system_does_not_let_pass_runs_in_another_worker(
+        self, context: JobContext, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where too many descriptors are under way between the processes of one user."""
+
+        def refuse(*_: object) -> int:
+            monkeypatch.undo()
+            raise OSError(errno.ETOOMANYREFS, "Too many references")
+
+        context.get([context.run(abs, -1), context.run(abs, -1)])
+        monkeypatch.setattr(socket, "send_fds", refuse)
+        assert context.get(context.run(len, bytes(1_000_000)), timeout=30) == 1_000_000
+
+    @pytest.mark.timeout(60)
     def test_a_task_whose_workers_end_before_they_run_it_fails(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -112,6 +128,13 @@ class TestDescriptors:
                 with pytest.raises(ActorDiedError, match="SIGKILL"):
                     context.get(held, timeout=30)
             assert context.get(context.create_actor(Counter, 2, name="mortal").value(), timeout=30) == 2
+
+    def test_a_value_for_which_there_is_none_is_refused_with_what_to_do(self, context: JobContext) -> None:
+        with few_descriptors(0):
+            with pytest.raises(OSError, match=r"out of file descriptors.*ulimit -n") as refused:
+                context.put(large())
+            assert refused.value.errno == errno.EMFILE
+        assert context.get(context.put(large())) == large()
 
     def test_results_for_which_there_are_none_fail_and_say_what_to_do(self, context: JobContext) -> None:
         assert context.get(context.run(abs, -1)) == 1
@@ -158,7 +181,7 @@ def test_a_worker_that_has_no_memory_for_a_function_does_not_keep_it_waiting(
     with create_context("process", max_workers=1) as context:
         context.get(context.run(little_memory))
         assert context.get(context.run(lambda: len(data)), timeout=30) == len(data)  # on another worker
-    assert "fray: a message could not be read: MemoryError" in capsys.readouterr().err
+    assert "fray: a message could not be sent or read: MemoryError" in capsys.readouterr().err
 
 
 class TestSpilling:

@@ -6,6 +6,7 @@ lie in it beside the pickle and are mapped read-only where they are read, not co
 """
 
 import contextlib
+import errno
 import itertools
 import mmap
 import os
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 from fray import FrayError
 from fray.backend import StoredValue
 from fray_local._machine import memory_bytes
+from fray_local._process.protocol.wire import OutOfDescriptorsError
 
 VALUE, ERROR, END, CANCELLED = 1, 2, 3, 4
 """What a call has sent: a value, an exception, of a stream its end, or a TaskCancelledError."""
@@ -82,13 +84,16 @@ class Budget:
 
         Raises:
             ObjectStoreFullError: It does not fit and there is nowhere to spill.
+            OutOfDescriptorsError: This process can open nothing more.
         """
         if not self._reserve(size):
             return Segment(self._disk_file(size), size)
         try:
             segment = Segment(memory_file(size), size)
-        except BaseException:
+        except BaseException as error:
             self._freed.append(size)
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:
+                raise OutOfDescriptorsError from None
             raise
         weakref.finalize(segment, self._freed.append, size).atexit = False
         return segment
