@@ -110,6 +110,20 @@ def test_members_that_never_ran_end_as_their_sweep_says(table: FakeDashboard) ->
     assert found(table, "s-1/0").status is JobStatus.STOPPED
 
 
+def test_a_job_whose_id_is_too_long_for_the_name_of_a_file_is_refused(
+    table: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, cluster = JobRequest("deep", Entrypoint.from_binary("true")), RayCluster(table.url)
+    monkeypatch.setenv("FRAY_JOB_ID", "/".join(["a" * 47] * 4))
+    with pytest.raises(ValueError, match="has 203 characters"):
+        cluster.launch(request)
+    with pytest.raises(ValueError, match="has 205 characters"):
+        cluster.launch_many([request])
+    assert not table.stored
+    monkeypatch.setenv("FRAY_JOB_ID", "/".join(["a" * 46] * 4))
+    assert len(cluster.launch(request)) == 199
+
+
 def test_a_launch_that_is_interrupted_has_launched_nothing(
     table: FakeDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

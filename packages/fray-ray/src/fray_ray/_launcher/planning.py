@@ -29,6 +29,7 @@ EXCLUDED = (
     "node_modules",
 )
 _SHOWN = ("entrypoint", "resources", "environment", "labels", "after", "directory", "user", "commit", "dirty")
+_LONGEST_ID = 200  # characters: the name of a file has 255, of which logs, runs and attempts need some
 _SUPPORTED = frozenset({"after", "ports", "snapshot", "on_exit", "labels"})
 
 
@@ -57,10 +58,15 @@ class Planner:
         """Return the plan of a checked request.
 
         Raises:
-            ValueError: The workspace is no directory, or its project cannot be resolved; or the cluster has
-                another version of Python than a callable needs.
+            ValueError: The workspace is no directory, or its project cannot be resolved; the cluster has
+                another version of Python than a callable needs; the id is too long.
             SerializationError: The callable or an argument cannot be pickled.
         """
+        if len(job_id) > _LONGEST_ID:
+            raise ValueError(
+                f"job {request.name!r}: its id, {job_id}, has {len(job_id)} characters; it may have "
+                f"{_LONGEST_ID}, because files are named by it: give it and the jobs above it shorter names"
+            )
         environment = request.environment or EnvironmentConfig()
         workspace, entrypoint = workspace_of(request), Entrypoint.of(request.entrypoint)
         if entrypoint.callable is not None and (python := self.python()) is not None:
