@@ -239,6 +239,32 @@ def test_a_task_that_is_cancelled_while_it_stores_values_leaves_none(tmp_path: P
         until(lambda: memory_files() == 0, "all are released", 20)
 
 
+class Captured:
+    """What a function keeps; it opens a gate when it is released."""
+
+    def __init__(self, released: Gate, size: int) -> None:
+        self.released, self.data = released, bytes(size)
+
+    def __del__(self) -> None:
+        self.released.open()
+
+
+def captured_by(captured: Captured) -> Callable[[], int]:
+    return lambda: os.getpid() if captured.data else 0
+
+
+def test_a_worker_does_not_keep_what_many_large_functions_have_captured(tmp_path: Path) -> None:
+    with create_context("process", max_workers=1) as context:
+        gates = [Gate(tmp_path / str(number)) for number in range(4)]
+        workers = set()
+        for gate in gates:
+            captured = Captured(gate, 10 * MEGABYTE)
+            workers.add(context.get(context.run(captured_by(captured))))
+            captured.released = Gate(tmp_path / "own")
+        assert len(workers) == 1
+        until(lambda: gates[0].is_open() and gates[1].is_open(), "the worker has released some", 10)
+
+
 class Refused(Exception):
     """Refers to what it was raised for."""
 

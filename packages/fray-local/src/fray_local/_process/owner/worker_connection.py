@@ -2,7 +2,7 @@
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ from fray_local._process.protocol.values import CANCELLED, END, ERROR, VALUE, Bl
 from fray_local._process.protocol.wire import close_all, encode
 
 _FUNCTIONS = 256  # that a worker keeps
+_FUNCTION_BYTES = 1 << 24  # of all of them: with a function, a worker keeps what that captured
 _METHODS = {"task": None, "construct": ""}  # what a message has for `method`, by kind of call
 _numbers = itertools.count(1)
 
@@ -73,7 +74,8 @@ class WorkerConnection:
         self.pending_requests: dict[int, Any] = {}
         self.promised: set[Key] = set()  # references that it has yet to settle
         self._budget = budget
-        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._known: OrderedDict[bytes, int] = OrderedDict()  # functions that it has, and their sizes
+        self._known_bytes = 0
         self._sent = SentSegments(self._forget_soon)
         self._ids = itertools.count(1)
         self._sending = SerialQueue()
@@ -170,9 +172,17 @@ class WorkerConnection:
         if key in self._known:
             self._known.move_to_end(key)
             return key, None, ()
-        self._known[key] = None
-        forgotten = (self._known.popitem(last=False)[0],) if len(self._known) > _FUNCTIONS else ()
-        return key, function.data, forgotten
+        self._known[key] = len(function.data)
+        self._known_bytes += len(function.data)
+        return key, function.data, tuple(self._forgotten())
+
+    def _forgotten(self) -> Iterator[bytes]:
+        """Yield the keys of those that the worker has to drop: they were not used for longest."""
+        known = self._known
+        while len(known) > 1 and (len(known) > _FUNCTIONS or self._known_bytes > _FUNCTION_BYTES):
+            key, size = known.popitem(last=False)
+            self._known_bytes -= size
+            yield key
 
     def resume(self, number: int, more: int) -> None:
         """Let a stream send more items."""
