@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fray.backend import start_thread
@@ -236,8 +237,12 @@ class Channel:
             data, descriptors, keep = backlog.popleft()
             try:
                 sent = send_some(self._sock, data, descriptors)
-            except OSError:  # the other side is gone, which its end will show
+            except (BrokenPipeError, ConnectionResetError):  # the other side is gone, which its end will show
                 backlog.clear()
+                return
+            except OSError as error:  # no memory, say: the other side would wait for what is lost here
+                backlog.clear()
+                self.loop.call_soon(partial(self._break, error))
                 return
             if sent < len(data):
                 backlog.appendleft((memoryview(data)[sent:], () if sent else descriptors, keep))
@@ -262,8 +267,12 @@ class Channel:
             except BlockingIOError:
                 return
             except Exception as error:  # noqa: BLE001 - no memory for a message, say; half of one was taken
-                self.loop.forget(self._sock)
-                self._closed(error)
+                self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        if not self._gone:
+            self.loop.forget(self._sock)
+            self._closed(error)
 
     def _read_once(self) -> None:
         for message, descriptors in self._reader.read():

@@ -104,10 +104,10 @@ def describe_limit() -> str:
 
 
 def describe_failure(error: Exception) -> str:
-    """Return what to say of a connection from which nothing more can be read."""
+    """Return what to say of a connection which nothing more can pass."""
     if isinstance(error, OutOfDescriptorsError):
         return str(error.strerror)
-    return f"a message could not be read: {error!r}"
+    return f"a message could not be sent or read: {error!r}"
 
 
 class Reader:
