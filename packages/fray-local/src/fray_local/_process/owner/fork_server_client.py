@@ -230,7 +230,8 @@ class ForkServerClient:
         channel.close()
         orphans, self._children = list(self._children.values()), {}
         self.fit = False
-        status = server.wait(_PATIENCE)
+        server.kill()  # it may live: a message of it could not be read
+        status = server.wait()
         for child in orphans:
             child.ended(status)
 
