@@ -600,12 +600,11 @@ def test_how_ray_ends_a_worker_is_not_how_a_program_exits(cluster: LocalRayClust
 
 
 def test_why_an_actor_has_ended_is_known_to_the_head(cluster: LocalRayCluster) -> None:
-    @ray.remote
     class Mortal:
         def pid(self) -> int:
             return os.getpid()
 
-    mortal = Mortal.remote()
+    mortal = ray.remote(Mortal).remote()
     os.kill(ray.get(mortal.pid.remote(), timeout=60), signal.SIGKILL)
     with pytest.raises(ray.exceptions.ActorDiedError) as raised:
         until(lambda: ray.get(mortal.pid.remote(), timeout=60) < 0, "its end is known")
@@ -614,12 +613,11 @@ def test_why_an_actor_has_ended_is_known_to_the_head(cluster: LocalRayCluster) -
 
 
 def test_a_death_without_a_cause_is_not_an_assertion_of_a_method(cluster: LocalRayCluster) -> None:
-    @ray.remote
     def fails() -> None:
         raise AssertionError
 
     with pytest.raises(AssertionError) as raised:
-        ray.get(fails.remote(), timeout=60)
+        ray.get(ray.remote(fails).remote(), timeout=60)
     assert not is_death_without_cause(raised.value)
     assert is_death_without_cause(AssertionError())
 
