@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fray import RuntimeEnv, TaskOptions, create_context
+from fray import RuntimeEnv, TaskOptions, create_context, get_job_context
 from fray.testing import tasks
 from fray.testing.gates import Gate, until
 
@@ -73,3 +73,58 @@ def test_no_idle_worker_stays_for_each_environment() -> None:
         assert len(set(pids)) == 6
         # In less than the 5 s for which any worker beyond `max_workers` is kept.
         until(lambda: sum(Path(f"/proc/{pid}").exists() for pid in pids) == 1, "all but the last end", 4)
+
+
+@pytest.mark.timeout(60)
+def test_a_task_that_needs_all_of_a_resource_comes_before_younger_ones(tmp_path: Path) -> None:
+    def hold(begun: Gate, gate: Gate) -> None:
+        begun.open()
+        gate.wait()
+
+    names = ("begun-0", "begun-1", "gate-0", "gate-1")
+    begun_0, begun_1, gate_0, gate_1 = (Gate(tmp_path / name) for name in names)
+    part, all_of_it = TaskOptions(resources={"licence": 1}), TaskOptions(resources={"licence": 2})
+    with create_context("process", max_workers=4, resources={"licence": 2}) as context:
+        held = [
+            context.create_task(hold, begun, gate, options=part)
+            for begun, gate in ((begun_0, gate_0), (begun_1, gate_1))
+        ]
+        begun_0.wait()
+        begun_1.wait()
+        order = tmp_path / "order"
+
+        def note(name: str) -> None:
+            with order.open("a") as file:
+                file.write(name)
+
+        later = [
+            context.create_task(note, "a", options=all_of_it),
+            context.create_task(note, "y", options=part),
+        ]
+        gate_0.open()
+        context.get(held[0])
+        context.get(context.run(abs, -1))
+        gate_1.open()
+        context.get(later)
+        assert order.read_text() == "ay"
+
+
+@pytest.mark.timeout(60)
+def test_a_task_that_a_holder_waits_for_does_not_wait_for_an_older_one_that_needs_more(
+    tmp_path: Path,
+) -> None:
+    begun, older = Gate(tmp_path / "begun"), Gate(tmp_path / "older")
+    part = TaskOptions(resources={"licence": 1})
+
+    def outer() -> int:
+        begun.open()
+        older.wait()
+        mine = get_job_context()
+        return mine.get(mine.create_task(tasks.add, 1, 2, options=part))
+
+    with create_context("process", max_workers=2, resources={"licence": 2}) as context:
+        holder = context.create_task(outer, options=part)
+        begun.wait()
+        waiting = context.create_task(tasks.add, 1, 1, options=TaskOptions(resources={"licence": 2}))
+        older.open()
+        assert context.get([holder, waiting]) == [3, 2]

@@ -35,6 +35,11 @@ class Needs:
     max_calls: int | None = None
     gpus: int = 0
 
+    @property
+    def names(self) -> set[str]:
+        """What it needs beside CPUs."""
+        return {name for name, _ in self.amounts}
+
 
 PLAIN = Needs()
 

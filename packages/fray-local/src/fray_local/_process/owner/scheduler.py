@@ -222,17 +222,32 @@ class Scheduler:
         if len(lines) > 1:
             lines.sort(key=lambda one: one[1][0].state.order)
         reserved = 0
+        wanted: set[str] = set()  # by older lines
         for needs, line in lines:
+            if wanted and needs.amounts and not wanted.isdisjoint(needs.names):
+                continue
             self._decide_line(needs, line, decisions, ahead)
             if not line:
                 del self._lines[needs]
-            elif len(lines) > 1 and self._free.cpu < needs.cpu:
+                continue
+            if needs.amounts and len(lines) > 1 and self._comes_next(needs):
+                wanted |= needs.names
+            if len(lines) > 1 and self._free.cpu < needs.cpu:
                 self._free.cpu -= needs.cpu
                 reserved += needs.cpu
                 ahead = False  # a younger one that is sent ahead keeps the CPUs that this one waits for
         self._free.cpu += reserved
         self._actors.watch()
         return decisions
+
+    def _comes_next(self, needs: Needs) -> bool:
+        """Whether a line that waits need only wait for the ends of tasks, not for those of younger ones.
+
+        An actor may live on, and a task that waits may do so for a younger one that needs the same.
+        """
+        away = [slot for busy in self._busy.values() for slot in busy if slot.away - {_RETIRES}]
+        lent = any(not needs.names.isdisjoint(slot.needs.names) for slot in away)
+        return not lent and not self._free.waits_for_actors(needs)
 
     def _decide_line(self, needs: Needs, line: deque[Any], decisions: Decisions, ahead: bool) -> None:
         while line:
