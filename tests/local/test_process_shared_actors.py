@@ -38,6 +38,10 @@ from fray.testing.interrupting import interrupted
 from fray.testing.tasks import Counter
 
 
+def is_stopped(pid: int) -> bool:
+    return all("State:\tT" in path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status"))
+
+
 def fill_up(path: Path, ends: ExitStack) -> None:
     """Connect to a socket until it has room for no more connections."""
     with contextlib.suppress(BlockingIOError):
@@ -163,6 +167,7 @@ class TestNames:
         with ExitStack() as ends, deadline(60):
             os.kill(pid, signal.SIGSTOP)
             ends.callback(os.kill, pid, signal.SIGCONT)
+            until(lambda: is_stopped(pid), "each of its threads is stopped", 20)
             fill_up(next((state_dir / "actors").glob("*/*.sock")), ends)
             assert main(["actors", "list"]) == 0
             assert "stopped" in capsys.readouterr().out
