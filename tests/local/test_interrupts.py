@@ -24,8 +24,6 @@ from fray.testing.tasks import add
 # What strikes a generator in its finalizer is only reported.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-OWNER = "fray_local._process.owner"
-
 
 def items(count: int) -> Iterator[int]:
     yield from range(count)
