@@ -37,7 +37,8 @@ def main() -> None:
     )
     more = (found["import fray_resources"] - found["bare interpreter"]) * 1e3
     judge("import fray_resources, beyond the bare interpreter", more, at_most(10), " ms")
-    judge("fray --help", found["fray --help"] * 1e3, at_most(150), " ms")
+    limit = "almost half is `import fray`; most of the rest are importlib.metadata and the search for plugins"
+    judge("fray --help", found["fray --help"] * 1e3, at_most(150, limit), " ms")
 
 
 if __name__ == "__main__":
