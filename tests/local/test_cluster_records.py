@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -635,9 +636,27 @@ def test_a_supervisor_that_cannot_start_says_why_and_leaves_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(sys, "executable", os.fspath(broken))
         with pytest.raises(
-            FrayError, match=r"supervisor of job 'big-\w+' could not be started: a library is missing"
+            FrayError,
+            match=r"supervisor of job 'big-\w+' could not be started\nits last lines:\n  a library is missing",
         ):
             cluster.launch(JobRequest("big", program("pass"), environment=big))
     assert cluster.list_jobs() == []
     job_id = launch(cluster, program("pass"), resources=ResourceConfig(cpu=1))
     assert cluster.wait(job_id, timeout=30).status is JobStatus.SUCCEEDED
+
+
+def test_a_plan_that_signals_cut_into_pieces_arrives_whole() -> None:
+    # A write into a full pipe returns when a handler has run, and has written a part.
+    many = EnvironmentConfig(env_vars={f"BIG_{number}": "x" * 100_000 for number in range(12)})
+    code = "import os; print(sum(map(len, (v for k, v in os.environ.items() if k.startswith('BIG_')))))"
+    before = signal.signal(signal.SIGALRM, lambda number, frame: None)
+    timer = signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        cluster = LocalCluster()
+        job_id = cluster.launch(JobRequest("big", program(code), environment=many))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)
+    info = cluster.wait(job_id, timeout=30)
+    assert info.status is JobStatus.SUCCEEDED, f"{info}"
+    assert list(cluster.monitor(job_id)) == ["1200000"]

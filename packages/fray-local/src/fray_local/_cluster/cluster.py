@@ -19,6 +19,7 @@ from fray.backend import (
     Spec,
     SupervisorLock,
     SweepPlan,
+    as_last_lines,
     boot_id,
     check_count,
     check_seconds,
@@ -39,7 +40,6 @@ from fray_local._cluster_config import LocalClusterConfig
 from fray_local._state import state_dir
 from fray_resources import format_size, parse_size
 
-_LAST_LINES = 20  # of what a supervisor wrote that could not start
 # Run by the shell that is gone at once: the supervisor is nobody's child, so that nobody has to reap
 # it. In the background a shell gives /dev/null for stdin, unless a descriptor is given by number.
 _SHELL = 'exec 3<&0; "$@" <&3 3<&- >&2 & echo $!'
@@ -218,9 +218,8 @@ def _saying_why(job_id: str, output: IO[bytes]) -> Iterator[None]:
         yield
     except BrokenPipeError as error:
         output.seek(0)
-        lines = output.read().decode(errors="replace").splitlines()
-        why = "\n".join(lines[-_LAST_LINES:]) or "it has written nothing"
-        raise FrayError(f"the supervisor of job {job_id!r} could not be started: {why}") from error
+        wrote = as_last_lines(output.read(), ())
+        raise FrayError(f"the supervisor of job {job_id!r} could not be started{wrote}") from error
 
 
 def _room_to_enter(plan: JobPlan | SweepPlan) -> MachineRoom | None:
