@@ -21,6 +21,7 @@ from fray.testing.gates import until
 from fray_ray._head.descendants import end_family
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
+from fray_ray._head.kept import forget_orphans
 from fray_ray._head.lost_nodes import LostNodes
 from fray_ray._head.nodes import gone_of, watch_draining
 from fray_ray._head.record import JobRecord
@@ -198,6 +199,16 @@ def test_what_an_interrupted_launch_left_is_deleted_after_a_while(
     with scheduler_of(head, monkeypatch, tmp_path):
         until(lambda: "fray-half-1.plan" not in head.packages, "it is deleted", 20)
     assert head.packages.keys() == {"fray-kept-1.plan", "fray-sweep-1~3.stop"}
+
+
+def test_a_launch_that_is_on_its_way_keeps_its_plan(head: HeadInMemory) -> None:
+    head.put("fray-half-1.plan", b"a plan")
+    seen = forget_orphans(())
+    assert seen == {"half-1"}
+    assert "fray-half-1.plan" in head.packages
+    head.put("fray-half-1.queued", b"")
+    assert forget_orphans(seen) == set()
+    assert "fray-half-1.plan" in head.packages
 
 
 def test_the_jobs_below_a_job_end_although_the_dashboard_is_away_for_a_moment(
