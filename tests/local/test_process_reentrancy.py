@@ -357,6 +357,33 @@ class TestInterruptions:
             interrupted(run, run, line, "owner.runner")
             assert context.get(refs, timeout=60) == [1, 1]
 
+    @pytest.mark.timeout(60)
+    def test_the_first_call_of_a_thread_may_be_interrupted_by_one_of_another_context(self) -> None:
+        with (
+            create_context("process", max_workers=1) as context,
+            create_context("process", max_workers=1) as other,
+        ):
+
+            def at(line: int) -> int:
+                refs: list[Any] = []
+                lines: list[int] = []
+
+                def run() -> None:
+                    visit = lambda: refs.append(other.run(abs, -2))  # noqa: E731
+                    lines.append(
+                        interrupted(lambda: refs.append(context.run(abs, -1)), visit, line, "locking")
+                    )
+
+                thread = threading.Thread(target=run, daemon=True)
+                thread.start()
+                thread.join(20)
+                assert not thread.is_alive()
+                assert sorted(one.get(ref) for one, ref in zip((other, context), refs, strict=True)) == [1, 2]
+                return lines[0]
+
+            for line in range(1, at(1)):
+                at(line)
+
 
 class TestCtrlC:
     """It comes at each point of a call at which the interpreter runs signal handlers."""

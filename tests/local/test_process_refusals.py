@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from descriptors import few_descriptors
@@ -25,6 +26,7 @@ from fray import (
     create_context,
     get_job_context,
 )
+from fray.backend import dispatch
 from fray.testing.gates import Gate
 from fray.testing.tasks import Counter
 
@@ -128,6 +130,31 @@ class TestDescriptors:
                 with pytest.raises(ActorDiedError, match="SIGKILL"):
                     context.get(held, timeout=30)
             assert context.get(context.create_actor(Counter, 2, name="mortal").value(), timeout=30) == 2
+
+    def test_the_name_of_a_shared_actor_is_free_once_its_death_is_known(self) -> None:
+        killed, known = threading.Event(), threading.Event()
+
+        def pause(frame: FrameType, event: str, _argument: object) -> None:
+            """The thread that learns of the death is slow from there on."""
+            if frame.f_code is dispatch.__code__ and killed.is_set():
+                known.wait(20)
+
+        threading.settrace(pause)
+        try:
+            with create_context("process", namespace="team") as context:
+                mortal = context.create_actor(Mortal, name="mortal")
+                pid, held = context.get(mortal.pid()), mortal.hold(600)
+                with few_descriptors(0):  # its record cannot be removed
+                    killed.set()
+                    os.kill(pid, signal.SIGKILL)
+                    with pytest.raises(ActorDiedError):
+                        context.get(held, timeout=10)
+                counter = context.create_actor(Counter, 2, name="mortal")
+                known.set()
+                assert context.get(counter.value(), timeout=30) == 2
+        finally:
+            known.set()
+            threading.settrace(None)
 
     def test_a_value_for_which_there_is_none_is_refused_with_what_to_do(self, context: JobContext) -> None:
         with few_descriptors(0):

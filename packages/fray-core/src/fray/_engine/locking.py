@@ -17,19 +17,19 @@ from typing import Any
 LOCK = threading.RLock()
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.guard = threading.RLock()
-
-
-_thread = _Thread()
+_thread = threading.local()
 
 
 def guarded() -> AbstractContextManager[bool]:
     """Mark a section of a backend that holds a lock of its own: a visitor must not wait in it."""
     # A lock of this thread alone, because its `with` is written in C: one in Python may be interrupted by the
     # exception of a signal handler before it has removed the mark.
-    return _thread.guard
+    guard: threading.RLock
+    try:
+        guard = _thread.guard
+    except AttributeError:  # the first use of this thread; a visitor that comes in here may have made one
+        guard = _thread.__dict__.setdefault("guard", threading.RLock())
+    return guard
 
 
 class OneAtATime:
@@ -76,7 +76,7 @@ def _strand(calls: deque[Any], cause: BaseException) -> None:
 
 def may_block() -> bool:
     """Return whether this thread may wait: it does not hold a lock that the others need."""
-    return not (_thread.guard._is_owned() or LOCK._is_owned())  # type: ignore[attr-defined]
+    return not (guarded()._is_owned() or LOCK._is_owned())  # type: ignore[attr-defined]
 
 
 def check_may_block() -> None:

@@ -55,12 +55,7 @@ class ActorRecord:
 _FIELDS = {field.name for field in fields(ActorRecord)}
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.locks: dict[Path, int] = {}  # that this thread waits for or holds
-
-
-_thread = _Thread()
+_thread = threading.local()
 
 
 class ActorDirectory:
@@ -198,7 +193,8 @@ class ActorDirectory:
     @contextlib.contextmanager
     def _locked(self, *, wait: bool = True) -> Iterator[None]:
         """Hold the lock of the folder; a finalizer that interrupts its own thread in here has it as well."""
-        held = _thread.locks
+        # By one call: a finalizer may come before the first use of a thread has ended.
+        held: dict[Path, int] = _thread.__dict__.setdefault("locks", {})  # it waits for them, or has them
         below = held.get(self.folder)
         lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600) if below is None else below
         held[self.folder] = lock

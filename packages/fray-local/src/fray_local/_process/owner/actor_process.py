@@ -102,10 +102,14 @@ class ActorProcess:
         if self._worker is not None and self.is_own:
             self._worker.kill()
 
-    def disown(self) -> None:
-        """In a forked child: the actor is alive as long as a process listens for it."""
+    def stop_listening(self) -> None:
+        """Close the socket that is kept for the next process: there will be none."""
         if self.listener is not None:
             self.listener.close()
+
+    def disown(self) -> None:
+        """In a forked child: the actor is alive as long as a process listens for it."""
+        self.stop_listening()
 
     def connect(self) -> None:
         """Connect to an actor that lives already; if its process ends meanwhile, it dies afterwards."""
@@ -216,8 +220,7 @@ class ActorProcess:
             self._leave()
 
     def _leave(self) -> None:
-        if self.listener is not None:
-            self.listener.close()
+        self.stop_listening()
         self._waiting.clear()  # they were answered
         self._constructs.clear()
         if self._reservation is not None:

@@ -284,7 +284,7 @@ class ActorRegistry:
             self._at[endpoint.address] = endpoint
         if options.name is not None or own:
             known, name = weakref.ref(endpoint), options.name
-            actor.on_death.append(lambda: self._died(name, known(), record if own else None))
+            actor.on_death.append(lambda: self._died(name, known(), process, record if own else None))
         return endpoint
 
     def _start_own(self, concurrency: int, process: ActorProcess) -> WorkerConnection:
@@ -315,10 +315,18 @@ class ActorRegistry:
         runner.fork_servers.start_detached(StartDetached(env, import_path(), log), given, Closing(given))
         return SharedActorConnection(runner.loop, ours, process, runner.budget, record.concurrency)
 
-    def _died(self, name: str | None, endpoint: ProcessEndpoint | None, record: ActorRecord | None) -> None:
+    def _died(
+        self,
+        name: str | None,
+        endpoint: ProcessEndpoint | None,
+        process: ActorProcess,
+        record: ActorRecord | None,
+    ) -> None:
         if name is not None and endpoint is not None:
             self._forget(name, endpoint)
         if record is not None:
+            # Before a caller knows of the death: a record that cannot be removed now is no living actor's.
+            process.stop_listening()
             self._free(record, wait=False)  # this may be the thread that takes in every result
 
     def _free(self, record: ActorRecord, *, wait: bool) -> None:

@@ -42,12 +42,13 @@ class SerialQueue:
 
     def _run_acts(self) -> None:
         acts = self._acts
-        try:
-            with guarded():  # to wait in here for what other acts do would never end
-                while acts:
-                    acts.popleft()()
-        except Exception:  # noqa: BLE001 - one that fails must not keep the others
-            sys.excepthook(*sys.exc_info())
+        with guarded():  # to wait in here for what other acts do would never end
+            while acts:
+                act = acts.popleft()
+                try:
+                    act()
+                except Exception:  # noqa: BLE001 - one that fails must not keep the others
+                    sys.excepthook(*sys.exc_info())
 
 
 # By which programs and systems interrupt; to look at all 64 of them would take 3 µs for each task.
