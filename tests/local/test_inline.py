@@ -11,7 +11,8 @@ import pytest
 
 from fray import TaskCancelledError, create_context, get_job_context
 from fray.testing.gates import until
-from fray.testing.tasks import add
+from fray.testing.interrupting import interrupted
+from fray.testing.tasks import Counter, add
 
 PATIENCE = 20  # seconds after which a call that never ends fails its test
 
@@ -68,7 +69,7 @@ def test_what_waits_behind_a_call_whose_argument_fails_does_not_run_on_the_loop_
         assert context.get(second, timeout=2 * PATIENCE) == (3, 2)
 
 
-def interrupted(_: int) -> None:
+def interrupt(_: int) -> None:
     raise KeyboardInterrupt
 
 
@@ -76,7 +77,7 @@ def test_ctrl_c_in_one_of_the_tasks_that_became_ready_ends_the_others() -> None:
     future: Any = Future()
     with create_context("sync") as context:
         value = context.run(add, future, 1)
-        context.run(interrupted, value)
+        context.run(interrupt, value)
         others = [context.run(add, value, 1), context.run(add, context.run(add, value, 1), 1)]
         with pytest.raises(KeyboardInterrupt):
             future.set_result(1)
@@ -133,3 +134,25 @@ def test_ctrl_c_in_an_actor_ends_the_calls_of_other_threads_that_wait_for_their_
             with pytest.raises(TaskCancelledError, match="KeyboardInterrupt"):
                 context.get(ref, timeout=PATIENCE)
         assert context.get(actor.answer()) == 42
+
+
+def test_the_first_call_of_a_thread_may_be_interrupted_by_another() -> None:
+    """As by a finalizer, at any line."""
+    values: list[int] = []
+
+    def call() -> None:
+        with create_context("sync") as context:
+            values.append(context.get(context.create_actor(Counter, 1).increment()))
+
+    def at(line: int) -> int:
+        lines: list[int] = []
+        run = lambda: lines.append(interrupted(call, call, line, "_runners.inline"))  # noqa: E731
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join(60)
+        assert values == [2, 2]
+        values.clear()
+        return lines[0]
+
+    for line in range(1, at(1)):
+        at(line)

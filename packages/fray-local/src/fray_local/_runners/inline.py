@@ -62,9 +62,8 @@ class InlineRunner(InProcessRunner):
 
 
 class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.actors: list[InlineActor] = []  # that this thread runs methods of
-        self.settles_on_loop = False  # it ends calls of an async actor, and is needed for the others
+    actors: "tuple[InlineActor, ...]" = ()  # that this thread runs methods of
+    settles_on_loop = False  # it ends calls of an async actor, and is needed for the others
 
 
 _thread = _Thread()
@@ -115,9 +114,9 @@ class InlineActor:
         self._alone.drain(self._queue, self._run_queued)
 
     def _run_queued(self) -> None:
-        _thread.actors.append(self)
-        before = set_lender(self)
+        outer, before = _thread.actors, set_lender(self)
         try:
+            _thread.actors = (*outer, self)
             while self._queue:
                 call = self._queue.popleft()
                 with apart():
@@ -126,8 +125,8 @@ class InlineActor:
                     self._instance = call.state
                 dispatch(ready)
         finally:
+            _thread.actors = outer
             set_lender(before)
-            _thread.actors.pop()
 
     def lend(self, timeout: float | None, sources: Sequence[Any]) -> None:
         """Refuse to wait for ever for a call of an actor that this thread is inside of."""
@@ -158,7 +157,7 @@ class InlineActor:
         """Do nothing: there is no thread to end."""
 
 
-def _waits_for(source: Any, actors: list[InlineActor]) -> bool:
+def _waits_for(source: Any, actors: tuple[InlineActor, ...]) -> bool:
     """Return whether a reference, or a call, can only settle after a method of one of these actors."""
     call = source if hasattr(source, "runner") else source.call
     if call is None:
