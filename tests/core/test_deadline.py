@@ -58,7 +58,7 @@ from fray.testing.deadline import deadline
 
 @pytest.fixture
 def in_time():
-    with deadline(0.1, again=0.1):
+    with deadline(2.0, again=0.1):
         yield
 
 
@@ -93,7 +93,7 @@ class TestIt:
 
     @pytest.fixture(autouse=True)
     def _in_time(self, _known):
-        with deadline(0.1, again=0.1):
+        with deadline(2.0, again=0.1):
             yield
 
     @pytest.fixture

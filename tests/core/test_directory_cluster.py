@@ -152,7 +152,7 @@ def looking(path, *args, **kwargs):
     own = str(path).replace("/proc/", "{folder}/").removesuffix("/cmdline")
     if os.path.exists("{folder}/armed") and own != path and os.path.exists(f"{{own}}.up"):
         real(f"{{own}}.seen", "w").close()
-        for _ in range(200):
+        for _ in range(600):
             with real(f"/proc/{{os.path.basename(own)}}/stat") as stat:
                 if stat.read().rpartition(")")[2].split()[0] == "Z":
                     break
@@ -203,7 +203,7 @@ def test_a_supervisor_goes_on_without_its_guardian(cluster: ChildCluster, tmp_pa
     (pid,) = until(lambda: numbers_in(pids), "the job starts")
     cluster.supervisors[0].kill()
     cluster.supervisors[0].wait()
-    assert cluster.poll(job_id).status is JobStatus.RUNNING
+    until(lambda: cluster.poll(job_id).status is JobStatus.RUNNING, "it reads running")
     cluster.terminate(job_id, grace=0.0)
     assert cluster.poll(job_id).status is JobStatus.STOPPED
     assert not running(pid)

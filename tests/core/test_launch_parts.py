@@ -35,6 +35,7 @@ from fray.backend import (
 )
 from fray.cluster import JobId
 from fray.job import PreemptionNotice, preemption_notice
+from fray.testing.gates import until
 
 
 def test_a_key_is_held_by_one_launch_at_a_time_and_gives_the_first_id(tmp_path: Path) -> None:
@@ -340,8 +341,12 @@ def test_the_usage_of_processes_is_measured_while_they_run() -> None:
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        meter.sample([process.pid, 2**22 + 1])
-        assert not meter.due()
+
+        def just_measured() -> bool:
+            meter.sample([process.pid, 2**22 + 1])
+            return not meter.due()
+
+        until(just_measured, "no other sample is due")  # at once, where this process is let run
     assert meter.peak_memory is not None
     assert 200e6 < meter.peak_memory < 400e6
     assert meter.cpu_time is not None

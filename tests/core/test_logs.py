@@ -317,19 +317,19 @@ def open_files() -> list[int]:
 
 def test_a_log_that_cannot_be_begun_leaves_no_pipe(tmp_path: Path) -> None:
     (tmp_path / "logs").symlink_to(tmp_path / "logs")  # a folder that cannot be read
-    pump, before = OutputPump(), sorted(Path("/proc/self/fd").iterdir())
+    pump, before = OutputPump(), set(open_files())
     for _ in range(3):
         with pytest.raises(OSError, match="symbolic links"):
             pump.open(str(tmp_path / "logs" / "replica-0.attempt-1.log"))
-    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert set(open_files()) <= before  # the collector may close what earlier tests left
     assert pump.readable() == []
 
 
 def test_the_pump_leaks_no_file(tmp_path: Path) -> None:
-    before = open_files()
+    before = set(open_files())
     pump = OutputPump()
     for number in range(5):
         os.close(pump.open(str(tmp_path / f"{number}.log")))
     pump.copy()
     pump.close()
-    assert open_files() == before
+    assert set(open_files()) <= before

@@ -50,14 +50,14 @@ def test_an_older_name_is_the_same_object_and_warns_once(door: str, name: str, t
         assert getattr(importlib.import_module(door), name) is resolve(today)
     assert told[0].filename == __file__
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", DeprecationWarning)
         assert getattr(importlib.import_module(door), name) is resolve(today)
 
 
 @pytest.mark.parametrize(("alias", "today"), _legacy.ALIASES.items())
 def test_an_alias_is_the_same_object_and_does_not_warn(alias: str, today: str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", DeprecationWarning)
         assert resolve(alias) == resolve(today)
 
 
@@ -69,7 +69,7 @@ def test_an_older_module_has_the_objects_of_todays_and_warns_once(module: str) -
     with pytest.warns(DeprecationWarning, match=rf"^{module} is an older spelling of {today.__name__}$"):
         assert getattr(older, first) is getattr(today, first)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", DeprecationWarning)
         for name in others:
             assert getattr(older, name) is getattr(today, name)
 

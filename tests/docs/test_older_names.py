@@ -173,7 +173,8 @@ def test_a_call_does_the_same(call: _legacy.Call, program: dict[str, Any]) -> No
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         older = eval(call.older, program)
-    assert bool(told) == call.warns
+    # Others are of what earlier tests left to the collector.
+    assert any(issubclass(one.category, DeprecationWarning) for one in told) == call.warns
     today = eval(call.today, program)
     assert type(older) is type(today)
     assert settled(older, program["context"]) == settled(today, program["context"])

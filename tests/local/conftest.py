@@ -32,7 +32,7 @@ def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setenv("XDG_CONFIG_HOME", os.fspath(tmp_path / "config"))  # not the developer's settings
     yield state
     try:
-        until(lambda: not job_processes(state), "the processes of jobs end", 10.0)
+        until(lambda: not job_processes(state), "the processes of jobs end")
     finally:
         for pid in job_processes(state):
             with contextlib.suppress(ProcessLookupError):

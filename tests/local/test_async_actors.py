@@ -38,8 +38,8 @@ def test_a_stream_that_never_waits_ends_when_it_is_cancelled(spec: str, method: 
         assert context.cancel(stream)
         cancelled.set()
         try:
-            assert context.get(producer.answer(), timeout=10) == 42
-            assert closed.wait(10)
+            assert context.get(producer.answer(), timeout=60) == 42
+            assert closed.wait(60)
         finally:
             closed.set()
 
@@ -62,7 +62,7 @@ def test_an_actor_dies_whose_background_task_exits(spec: str) -> None:
         context.get(leaver.leave(), timeout=60)
         for call in waiting, leaver.wait():
             with pytest.raises(ActorDiedError):
-                context.get(call, timeout=10)
+                context.get(call, timeout=60)
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

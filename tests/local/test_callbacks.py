@@ -7,6 +7,7 @@ from concurrent.futures import Future
 import pytest
 
 from fray import TaskCancelledError, create_context
+from fray.testing.gates import until
 from fray.testing.tasks import add
 
 SPECS = ["sync", "threadpool?max_workers=1", "process?max_workers=1"]
@@ -54,6 +55,7 @@ def test_a_callback_that_exits_is_reported_and_ends_nothing(
         argument.set_result(1)
         assert future.result(timeout=60) == 2
         assert context.get(context.run(add, 2), timeout=60) == 3
+        until(lambda: reported, "it is reported")  # on a thread that the end of the context does not wait for
     assert reported == [SystemExit]
 
 

@@ -8,8 +8,6 @@ from fray.testing.cluster import ClusterContract
 class TestLocalCluster(ClusterContract):
     BACKEND = "local"
 
-    STARTS_WITHIN = 1.0
-
     @pytest.fixture
     def spec(self) -> str:
         # As many CPUs as the contract asks for, however few the machine has.

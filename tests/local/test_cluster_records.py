@@ -240,7 +240,7 @@ def test_a_record_is_removed_with_what_its_job_made_read_only(tmp_path: Path) ->
         job_id = cluster.launch(request)
         assert cluster.wait(job_id, timeout=60).status == "succeeded"
         cluster.remove(job_id)
-        assert os.listdir(jobs) == [name for name in os.listdir(jobs) if name.startswith(".pruning")]
+        assert [name for name in os.listdir(jobs) if not name.startswith(".pruning")] == []
 
         job_id = cluster.launch(request)
         assert cluster.wait(job_id, timeout=60).status == "succeeded"
@@ -420,8 +420,8 @@ exec "{sys.executable}" $flags "$code" "$@"
 
 def test_a_timeout_does_not_count_what_was_spent_waiting_for_room(tmp_path: Path) -> None:
     cluster = LocalCluster(cpus=1)
-    first = launch(cluster, program("import time; time.sleep(2.5)"))
-    second = cluster.launch(JobRequest("second", Entrypoint.from_binary("true"), timeout=2.0))
+    first = launch(cluster, program("import time; time.sleep(6)"))
+    second = cluster.launch(JobRequest("second", Entrypoint.from_binary("true"), timeout=5.0))
     infos = cluster.wait([first, second], timeout=60)
     assert [info.status for info in infos] == [JobStatus.SUCCEEDED] * 2
 
@@ -495,7 +495,7 @@ from fray.cluster import *
 cluster = create_cluster("local")
 assert os.getpid() == 1
 cluster.wait([cluster.launch(JobRequest("job", Entrypoint.from_binary("true"))) for _ in range(3)])
-deadline = time.monotonic() + 10
+deadline = time.monotonic() + 50
 while children := open("/proc/self/task/1/children").read().split():
     assert time.monotonic() < deadline, children
     time.sleep(0.01)
@@ -518,7 +518,10 @@ def test_a_thousand_records_are_listed_from_their_index_and_a_change_is_seen(sta
             (copy / name).write_text(text.replace(f'"{first}"', f'"{copy.name}"'))
         (copy / "lock").write_text(json.dumps({"host": "n7", "boot": "another"}))  # where it ended
     last = finished(cluster)
-    assert (state_dir / "jobs" / ".index.count").read_text().split() == ["401", "1"], "and that of its writer"
+    index, others = (state_dir / "jobs" / ".index.count").read_text().split()
+    assert (int(index) + int(others), int(others) <= 1) == (402, True), (
+        "without its writer's, which holds its lock"
+    )
     assert {info.job_id for info in cluster.list_jobs()} >= {first, last, "copy-000000"}
     damaged = state_dir / "jobs" / "copy-000001" / "status.json"
     damaged.write_text("{")

@@ -101,7 +101,7 @@ def test_nothing_of_a_dead_detached_actor_is_kept_while_another_lives(spec: str)
         other = context.create_actor(Counter, name="other", lifetime="detached")
         try:
             argument = fail()
-            until(freed, "the argument of the dead actor is freed", 10)
+            until(freed, "the argument of the dead actor is freed", 60)
         finally:
             context.kill(other)
 

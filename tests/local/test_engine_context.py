@@ -215,6 +215,6 @@ def test_a_stream_that_waits_for_a_worker_keeps_no_task_waiting() -> None:
     with EngineContext(engine) as context:
         stream = context.run(tasks.numbers, context.run(tasks.add, 1))
         assert engine.asked.wait(60)
-        assert context.get(context.run(tasks.add, 2), timeout=5) == 3
+        assert context.get(context.run(tasks.add, 2), timeout=60) == 3
         engine.release_workers()
         assert [context.get(item) for item in stream] == [0, 1]

@@ -349,10 +349,10 @@ def test_a_job_is_pending_while_its_environment_is_built_and_can_be_stopped(
     environment = create_environment(workspace=workspace, pip_packages=["./slow"])
     job_id = launch(cluster, Entrypoint.from_binary("true"), environment=environment)
     until((tmp_path / "building").exists, "the build starts")
-    info = cluster.poll(job_id)
-    assert info.status is JobStatus.PENDING
-    assert "environment" in (info.pending_reason or "")
-    assert any("uv pip install" in line for line in cluster.monitor(job_id, follow=False))
+    until(lambda: "environment" in (cluster.poll(job_id).pending_reason or ""), "it says what it waits for")
+    assert cluster.poll(job_id).status is JobStatus.PENDING
+    said = lambda: any("uv pip install" in line for line in cluster.monitor(job_id, follow=False))  # noqa: E731
+    until(said, "its log does, too")
     cluster.terminate(job_id, grace=0.5)
     assert cluster.poll(job_id).status is JobStatus.STOPPED
 

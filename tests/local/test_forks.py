@@ -190,7 +190,7 @@ def test_a_child_of_a_task_does_not_speak_for_its_worker() -> None:
             child = forking.Process(target=use, args=[ours, answers])
             child.start()
             theirs = ours.get([ours.run(abs, -number) for number in range(300)])  # while the child speaks
-            child.join(20)
+            child.join(45)
             child.kill()
             return theirs == list(range(300)), child.exitcode, answers.get(), answers.get()
 

@@ -223,7 +223,7 @@ def test_ctrl_c_while_the_event_loop_is_woken_leaves_it_one_that_can_be(
             context.cancel(waiting)
         try:
             for size in range(3_000_000, 3_000_003):  # a timer of the loop sends one on in any case
-                assert context.get(context.run(capture(bytes(size))), timeout=15) == size
+                assert context.get(context.run(capture(bytes(size))), timeout=60) == size
         finally:
             gate.open()
 

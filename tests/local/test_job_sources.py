@@ -53,7 +53,7 @@ def run(cluster: LocalCluster, workspace: Path, **fields: bool) -> JobInfo:
         **fields,  # type: ignore[arg-type]
     )
     job_id = cluster.launch(request)
-    until(lambda: cluster.poll(job_id).pending_reason, "it waits")
+    until(lambda: "waiting for" in (cluster.poll(job_id).pending_reason or ""), "it waits")
     time.sleep(0.3)  # beyond what counts as at once
     (workspace / "train.py").write_text("print('two')")
     cluster.terminate(holder, grace=0.0)

@@ -437,7 +437,7 @@ class TestSharing:
         assert main(["actors", "list", "--json"]) == 0
         [row] = json.loads(capsys.readouterr().out)
         assert (row["name"], row["lifetime"], row["namespace"]) == ("left", "detached", "default")
-        assert main(["actors", "kill", "left"]) == 0
+        assert main(["actors", "kill", "left", "--timeout", "60"]) == 0
         assert "killed Counter('left')" in capsys.readouterr().out
         with pytest.raises(ActorDiedError):
             context.get(counter.value())
@@ -460,7 +460,7 @@ class TestSharing:
         pid = int(started)
         assert not has_ended(pid)
         try:
-            assert main(["actors", "kill", "starter"]) == 0
+            assert main(["actors", "kill", "starter", "--timeout", "60"]) == 0
             until(lambda: has_ended(pid), "it has ended", 20)
         finally:
             with contextlib.suppress(ProcessLookupError):

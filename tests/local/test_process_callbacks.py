@@ -116,7 +116,7 @@ class TestOtherTasks:
         try:
             asking = context.run(ask, context.create_actor(Failing, os.getpid(), os.fspath(tmp_path)))
             started.wait()
-            assert context.get(context.run(abs, -1), timeout=10) == 1
+            assert context.get(context.run(abs, -1), timeout=50) == 1
         finally:
             gate.open()
         assert context.get(asking, timeout=60) == "Slow"
@@ -130,7 +130,7 @@ class TestOtherTasks:
             setter.start()
             other.open()
             started.wait()
-            assert context.get(context.run(abs, -1), timeout=10) == 1
+            assert context.get(context.run(abs, -1), timeout=50) == 1
         finally:
             gate.open()
         assert context.get(kind, timeout=60) == "Slow"

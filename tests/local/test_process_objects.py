@@ -262,7 +262,7 @@ def test_a_worker_does_not_keep_what_many_large_functions_have_captured(tmp_path
             workers.add(context.get(context.run(captured_by(captured))))
             captured.released = Gate(tmp_path / "own")
         assert len(workers) == 1
-        until(lambda: gates[0].is_open() and gates[1].is_open(), "the worker has released some", 10)
+        until(lambda: gates[0].is_open() and gates[1].is_open(), "the worker has released some", 60)
 
 
 class Refused(Exception):

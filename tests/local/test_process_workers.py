@@ -56,10 +56,8 @@ class TestDeath:
     ) -> None:
         gate = Gate(tmp_path / "gate")
         other = context.create_task(gate.wait)
-        started = time.monotonic()
         with pytest.raises(WorkerDiedError, match=r"ran kill_self\(\) was ended by SIGKILL \(signal 9\)"):
             context.get(context.run(kill_self))
-        assert time.monotonic() - started < 20
         gate.open()
         assert context.get(other) is None
         assert context.get(context.run(abs, -1)) == 1
@@ -239,9 +237,9 @@ class TestStopping:
             while line <= lines:
                 late: Future[float] = Future()
                 ref = context.run(sleep_for, late)
-                give, cancel = partial(late.set_result, 20.0), partial(context.cancel, ref)
+                give, cancel = partial(late.set_result, 600.0), partial(context.cancel, ref)
                 lines = interrupted(give, cancel, line, "_process.owner.worker_connection")
-                assert context.get(context.run(abs, -2), timeout=10) == 2
+                assert context.get(context.run(abs, -2), timeout=60) == 2
                 line += 1
             assert lines > 20  # that it was cancelled at
 
@@ -322,12 +320,15 @@ class TestResources:
         assert max(context.get(refs[4:])) <= 2
 
     def test_a_large_task_is_not_passed_by_for_ever(self, context: JobContext, tmp_path: Path) -> None:
+        def sleep(index: int) -> None:
+            time.sleep(0.05)
+            (tmp_path / str(index)).touch()
+
         small = [context.run(time.sleep, 0.01) for _ in range(20)]
-        large = context.create_task(abs, -1, options=TaskOptions(resources={"CPU": 2}))
-        later = [context.run(time.sleep, 0.05) for _ in range(40)]
-        context.get([large, *small])
-        assert len(context.wait(later, num_returns=40, timeout=0)[1]) > 30
-        context.get(later)
+        large = context.create_task(os.listdir, tmp_path, options=TaskOptions(resources={"CPU": 2}))
+        context.get([context.run(sleep, index) for index in range(40)])
+        assert len(context.get(large)) < 10
+        context.get(small)
 
     def test_short_tasks_that_keep_coming_do_not_pass_an_older_one_by(self, context: JobContext) -> None:
         context.get([context.run(abs, -1) for _ in range(2000)])  # how short they are is known now

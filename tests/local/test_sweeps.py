@@ -1,5 +1,6 @@
 """Sweeps on this machine: what waits is no process, who is killed, where secrets are, what is run again."""
 
+import contextlib
 import os
 import signal
 import stat
@@ -63,7 +64,7 @@ def test_members_that_wait_are_no_processes(state_dir: Path, tmp_path: Path) -> 
     assert cluster.poll(sweep).progress == {"pending": 98, "running": 2}
     assert len(supervised(state_dir)) <= 2 + 1 + 8  # those that run, the coordinator, and the next ones
     assert [info.job_id for info in cluster.list_jobs(status="running")] == [sweep]
-    assert len(cluster.list_jobs(parent=sweep, status="pending")) == 98
+    until(lambda: len(cluster.list_jobs(parent=sweep, status="pending")) == 98, "so do they", PATIENCE)
     cluster.terminate(sweep, grace=0.0)
     assert cluster.poll(sweep).progress == {"stopped": 100}
     assert len(numbers_in(pids)) == 2
@@ -74,6 +75,8 @@ def test_a_sweep_ends_with_its_coordinator(state_dir: Path, tmp_path: Path, guar
     cluster, pids = LocalCluster(overcommit=True), tmp_path / "pids"
     sweep = sleepers(cluster, pids, 4, max_parallel=2)
     until(lambda: len(numbers_in(pids)) == 2, "two members run", PATIENCE)
+    begun = lambda: [info for info in cluster.list_jobs(parent=sweep) if info.started_at]  # noqa: E731
+    until(lambda: len(begun()) == 2, "they read running", PATIENCE)
     holder = cluster.record(sweep).holder()
     assert holder is not None
     victims = [holder.pid] if guarded else [holder.guardian, holder.pid]
@@ -206,9 +209,13 @@ def test_secrets_are_in_no_file_and_come_from_who_runs_it_again(
     job_id, sweep = cluster.launch(request), cluster.launch_many([request] * 2, max_parallel=1)
 
     def in_files() -> list[Path]:
-        files = [path for path in state_dir.rglob("*") if path.is_file()]
-        assert [path for path in files if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
-        return [path for path in files if SECRET in path.read_text(errors="replace")]
+        found = []
+        for path in state_dir.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # it is replaced, or needed no more
+                if path.is_file():
+                    assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+                    found += [path] if SECRET in path.read_text(errors="replace") else []
+        return found
 
     assert in_files() == []
     go.write_text("3")
@@ -276,7 +283,8 @@ def test_a_sweep_that_was_lost_with_its_machine_runs_again(state_dir: Path, tmp_
     doomed = [pid for holder in holders if holder for pid in (holder.guardian, holder.pid)] + numbers_in(pids)
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in doomed:
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended with one that was killed before
+                os.kill(pid, number)
     assert cluster.wait(sweep, timeout=PATIENCE).status is JobStatus.FAILED
     ended = [JobStatus.FAILED, JobStatus.STOPPED, JobStatus.STOPPED]
     # A process that was killed holds its lock for a moment yet.
@@ -299,8 +307,10 @@ def test_a_retry_that_is_killed_before_it_starts_a_supervisor_leaves_what_can_be
     killed = os.fork()
     if killed == 0:
         SupervisorLock.say = lambda self, holder: os._exit(9)  # type: ignore[method-assign]
-        cluster.retry(job_id)
-        os._exit(0)
+        try:
+            cluster.retry(job_id)
+        finally:
+            os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == 9
     assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.FAILED
     ready.touch()

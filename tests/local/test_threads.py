@@ -245,7 +245,7 @@ def test_a_task_of_an_executor_may_submit_to_the_same_executor(spec: str) -> Non
 
     # On a thread of its own: a deadlock fails this test and not the run.
     threading.Thread(target=program, daemon=True).start()
-    assert ended.result(timeout=10) == 3
+    assert ended.result(timeout=60) == 3
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -278,13 +278,14 @@ def test_the_future_of_a_stream_is_done_and_cannot_be_cancelled() -> None:
 def test_num_cpus_says_how_many_tasks_run_at_once_where_max_workers_does_not() -> None:
     for workers, cpus, most in ((None, 1, 1), (None, 3, 3), (2, 1, 2)):
         with create_context("threadpool", memory="1g", num_cpus=cpus, max_workers=workers) as context:
-            pause, lock, running, seen = threading.Event(), threading.Lock(), [0], [0]
+            lock, running, seen = threading.Lock(), [0], [0]
+            together = threading.Barrier(most)
 
-            def run(pause=pause, lock=lock, running=running, seen=seen) -> None:  # type: ignore[no-untyped-def]
+            def run(together=together, lock=lock, running=running, seen=seen) -> None:  # type: ignore[no-untyped-def]
                 with lock:
                     running[0] += 1
                     seen[0] = max(seen[0], running[0])
-                pause.wait(0.05)
+                together.wait(60)
                 with lock:
                     running[0] -= 1
 

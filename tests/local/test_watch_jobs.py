@@ -98,15 +98,20 @@ def test_many_records_without_an_index_are_read_little_by_little_the_latest_firs
     assert len(now) == MANY
 
 
-def test_what_jobs_launched_and_the_members_of_a_sweep_are_watched(state_dir: Path) -> None:
-    cluster = LocalCluster(overcommit=True)
-    code = (
-        "from fray.cluster import *; c = current_cluster();"
-        "c.wait(c.launch(JobRequest('below', Entrypoint.from_binary('true'))))"
-    )
-    parent = launch(cluster, program(code))
+def test_what_jobs_launched_and_the_members_of_a_sweep_are_watched(state_dir: Path, tmp_path: Path) -> None:
+    cluster, go = LocalCluster(overcommit=True), tmp_path / "go"
+    code = """
+        import os, sys, time
+        from fray.cluster import *
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+        c = current_cluster()
+        c.wait(c.launch(JobRequest("below", Entrypoint.from_binary("true"))))
+    """
+    parent = launch(cluster, program(code, go))
     watch = cluster.watch_jobs()
     assert [info.job_id for info in watch.look().infos] == [parent]
+    go.touch()
     cluster.wait(parent)
     assert {info.job_id.parent for info in watch.look().infos} == {None, parent}
     assert {info.job_id: info.status for info in watch.look().infos} == listed(cluster)

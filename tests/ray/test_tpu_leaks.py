@@ -47,6 +47,8 @@ def restarting(cluster: RayCluster, slices: LocalRayCluster, hosts: Hosts) -> st
     hosts.await_up(4)
     slices.kill_node(slices.node_of_host("slice-a", 1))
     until(lambda: "waiting for 2" in (cluster.poll(job_id).pending_reason or ""), "it waits for a new host")
+    # What ran on the host that is gone notices that by itself: no scheduler can reach it any more.
+    until(lambda: not hosts.living(), "no host runs")
     return job_id
 
 

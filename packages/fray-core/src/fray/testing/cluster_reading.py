@@ -158,16 +158,23 @@ class LogContract(ClusterFixtures):
         until(shown, "both are in the tail", self.PATIENCE)
         cluster.terminate(job_id, grace=0.0)
 
-    def test_lines_are_found_by_what_is_in_them_and_by_their_time(self, cluster: Cluster) -> None:
+    def test_lines_are_found_by_what_is_in_them_and_by_their_time(
+        self, cluster: Cluster, tmp_path: Path
+    ) -> None:
         code = """
-            import time
+            import os, sys, time
             print("step 1, loss 5", flush=True)
-            time.sleep(2.5)
+            while not os.path.exists(sys.argv[1]):
+                time.sleep(0.01)
             print("it is", time.time(), flush=True)
             print("step 2, loss 3", flush=True)
             print("done")
         """
-        job_id = launch(cluster, program(code))
+        go = tmp_path / "go"
+        job_id = launch(cluster, program(code, go))
+        assert next(line for line in cluster.monitor(job_id) if "step 1" in line)
+        time.sleep(2.5)  # its time is that much older than those of the others
+        go.touch()
         cluster.wait(job_id, timeout=self.PATIENCE)
         assert list(cluster.monitor(job_id, grep=r"loss \d")) == ["step 1, loss 5", "step 2, loss 3"]
         assert list(cluster.monitor(job_id, grep="step", tail=1)) == ["step 2, loss 3"]

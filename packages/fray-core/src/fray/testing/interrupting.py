@@ -8,7 +8,8 @@ from typing import Any
 def interrupted(act: Callable[[], Any], visit: Callable[[], Any], line: int, module: str = "") -> int:
     """Run `act`, and `visit` at its so many-th line, as a signal handler could; return how many lines ran.
 
-    Where that was the shorter way and had fewer lines, it is visited at its end.
+    Where that was the shorter way and had fewer lines, it is visited at its end. The lines of finalizers are
+    not counted: a collection runs those of earlier tests, and what is raised there Python only reports.
 
     Args:
         module: Count lines of this one only; by default of all.
@@ -17,7 +18,7 @@ def interrupted(act: Callable[[], Any], visit: Callable[[], Any], line: int, mod
 
     def trace(frame: Any, event: str, _argument: Any) -> Any:
         nonlocal lines
-        if event == "line" and module in frame.f_globals.get("__name__", ""):
+        if event == "line" and module in frame.f_globals.get("__name__", "") and not _in_finalizer(frame):
             lines += 1
             if lines == line:
                 visit()  # untraced: the interpreter calls no tracer inside of one

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds that threads and processes that are ending may take."""
 _own: str | None = None  # the temporary folder, where it is the session's own
 
