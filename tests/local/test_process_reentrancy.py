@@ -534,3 +534,45 @@ def test_a_finalizer_in_the_thread_that_reads_results_is_refused_to_wait_from_it
     finally:
         threading.settrace(None)
     assert len(refused) == 5
+
+
+# In each worker: as the collector would, between two lines of the thread that reads.
+VISITS_THE_READER = """
+import os, threading
+context, refused = None, []
+visiting = threading.local()
+
+def visit(frame, event, argument):
+    if event == "line" and context is not None and len(refused) < 5 and not hasattr(visiting, "now"):
+        visiting.now = True
+        try:
+            context.get(context.run(abs, -1), timeout=20)
+        except Exception as error:
+            refused.append(str(error))
+        del visiting.now
+    return visit
+
+os.register_at_fork(after_in_child=lambda: threading.settrace(visit))
+"""
+
+
+def test_a_finalizer_in_the_thread_of_a_worker_that_reads_answers_is_refused_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "visits.py").write_text(VISITS_THE_READER)
+    (tmp_path / "sitecustomize.py").write_text("import visits")
+    monkeypatch.setenv("PYTHONPATH", os.fspath(tmp_path))
+
+    def work() -> tuple[int, list[str]]:
+        import visits  # type: ignore[import-not-found]
+
+        visits.context = get_job_context()
+        answer = visits.context.get(visits.context.run(abs, -2), timeout=60)
+        visits.context = None
+        return answer, visits.refused
+
+    with create_context("process", max_workers=1) as context:
+        answer, refused = context.get(context.run(work), timeout=100)
+    assert answer == 2
+    assert refused
+    assert all("would wait for ever" in message for message in refused)

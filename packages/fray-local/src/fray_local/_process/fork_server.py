@@ -40,6 +40,7 @@ from fray_local._process.worker.main import work
 
 _QUIET_MILLISECONDS = 20.0
 _END_SECONDS = 5.0  # for what workers left to die
+_THREAD_SECONDS = 0.5  # for threads that have ended to be gone
 _DETACHED_ACTOR = (
     "import sys; sys.path[:] = {path!r}; "
     "from fray_local._process.worker.detached_actor import main; main(*{descriptors})"
@@ -265,7 +266,12 @@ def _has_threads() -> bool:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    return len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208 - see above
+    end = time.monotonic() + _THREAD_SECONDS
+    while len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208 - see above
+        if time.monotonic() > end:
+            return True
+        time.sleep(0.01)  # one that has been joined is listed for a moment yet
+    return False
 
 
 def _reseed() -> None:

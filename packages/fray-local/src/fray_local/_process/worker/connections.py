@@ -66,6 +66,7 @@ class Connection:
 
     def listen(self) -> None:
         """Read messages until the other side is gone."""
+        self.outbox.reader = threading.get_ident()
         while True:
             try:
                 messages = self._reader.read()

@@ -37,6 +37,7 @@ class Outbox:
         self._wanted = threading.Event()
         self._flusher: threading.Thread | None = None
         self.threads_inside: set[int] = set()  # which must not be interrupted in the middle of a message
+        self.reader = 0  # the thread that reads what the other side answers
         self._owner = 0  # in a forked child: the process whose socket this is
         disown_in_children(self)
 
@@ -50,6 +51,7 @@ class Outbox:
         self._sock.close()
         self._frames.clear()
         self.threads_inside.clear()
+        self.reader = 0
         self._held, self._lock = None, threading.Lock()
 
     def send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:

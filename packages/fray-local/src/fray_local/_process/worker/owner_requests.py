@@ -77,11 +77,12 @@ class OwnerRequests:
 
         Raises:
             GetTimeoutError: It was not there in time.
+            RuntimeError: This is a finalizer or a signal handler that interrupted what the answer needs.
         """
-        if self.inside_a_message():
+        if self.inside_a_message() or threading.get_ident() == self._outbox.reader:
             raise RuntimeError(
-                "this would wait for ever: a finalizer or a signal handler interrupted a message to the "
-                "process that has the answer; use the context from a task or a thread"
+                "this would wait for ever: a finalizer or a signal handler interrupted a message to or from "
+                "the process that has the answer; use the context from a task or a thread"
             )
         gate = threading.Lock()
         gate.acquire()
