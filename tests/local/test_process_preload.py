@@ -4,11 +4,14 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fray import JobContext, TaskOptions, create_context, get_job_context
 from fray.testing.gates import until
+from fray.testing.interrupting import interrupted
+from fray.testing.tasks import Counter
 
 LIBRARY = "library_of_a_test"
 OWN = "module_of_a_test"
@@ -92,3 +95,21 @@ def test_workers_that_found_numpy_imported_draw_numbers_of_their_own() -> None:
         drawn = context.get([context.create_task(draw, options=once) for _ in range(3)], timeout=50)
     assert {imported for imported, _ in drawn} == {True}
     assert len({number for _, number in drawn}) == 3
+
+
+@pytest.mark.timeout(100)
+def test_of_two_calls_that_want_the_second_fork_server_at_once_one_starts_it() -> None:
+    """The other's would stay until the program ends, as no context knows it."""
+
+    def at(line: int) -> int:
+        with create_context("process?preload=json", max_workers=1) as context:
+            refs: list[Any] = []
+            run = lambda: refs.append(context.run(abs, -1))  # noqa: E731
+            # Calls of an actor do not wait for those of tasks.
+            make = lambda: refs.append(context.create_actor(Counter, 1).value())  # noqa: E731
+            lines = interrupted(run, make, line, "fork_server_client")
+            assert context.get(refs, timeout=60) == [1, 1]
+            return lines
+
+    for line in range(1, at(1), 3):
+        at(line)

@@ -4,10 +4,12 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from fray import ContextClosedError
 from fray_local._process.owner.event_loop import Channel, EventLoop
 from fray_local._process.owner.serial_queue import SerialQueue
 from fray_local._process.protocol.messages import (
@@ -54,7 +56,8 @@ class ForkServers:
     def __init__(self, loop: EventLoop, preload: Sequence[str] = ()) -> None:
         self._loop = loop
         self._cold = ForkServerClient(loop)
-        self._warm: ForkServerClient | None = None
+        self._second: dict[None, ForkServerClient] = {}  # the other one, once it is wanted
+        self._stopped = False
         self._modules: dict[str, None] = dict.fromkeys(preload)  # in the order in which they were loaded
         self._asked = self._promised = bool(preload)
         self._servers: dict[int, ForkServerClient] = {}
@@ -94,11 +97,15 @@ class ForkServers:
         elif self._asked:
             self._preload()
 
+    @property
+    def _warm(self) -> "ForkServerClient | None":
+        return self._second.get(None)
+
     def stop(self) -> None:
         """End the fork servers, and those of their workers that are left."""
-        for server in (self._cold, self._warm):
-            if server is not None:
-                server.stop()
+        self._stopped = True
+        for server in (self._cold, *self._second.values()):
+            server.stop()
 
     def _server_for(self, settings: WorkerSettings) -> "ForkServerClient":
         if self._asked and self._warm is None:
@@ -111,9 +118,10 @@ class ForkServers:
 
     def _preload(self, at_least: int = _WORTH_LOADING) -> None:
         if self._warm is None and len(self._modules) >= at_least:
+            # Before its process starts: of several threads that come here one publishes its own.
             warm = ForkServerClient(self._loop)
-            warm.preload(list(self._modules))
-            self._warm = warm
+            if self._second.setdefault(None, warm) is warm and not self._stopped:
+                warm.preload(list(self._modules))
 
 
 class ForkServerClient:
@@ -125,6 +133,7 @@ class ForkServerClient:
         self._children: dict[int, Child] = {}
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
+        self._stopped = False
         self._handlers: dict[type, Callable[[Any], None]] = {
             Forked: lambda message: self._tell(message.number, lambda child: child.started(message.pid)),
             Exited: lambda message: self._drop(message.number, lambda child: child.ended(message.status)),
@@ -161,9 +170,17 @@ class ForkServerClient:
 
     def stop(self) -> None:
         """End the server, and those of its workers that are left."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
+        hung_up = threading.Event()
+
+        def hang_up() -> None:
+            self._stopped = True
+            channel, self._channel = self._channel, None
+            if channel is not None:
+                channel.close()
+            hung_up.set()
+
+        self._requests.run(hang_up)  # behind a start that another thread has begun
+        hung_up.wait()
         if self._server is not None:
             try:
                 self._server.wait(_PATIENCE)
@@ -185,6 +202,8 @@ class ForkServerClient:
         channel.send(message, descriptors, keep)
 
     def _start(self) -> Channel:
+        if self._stopped:
+            raise ContextClosedError("its context has ended")
         ours, theirs = socket.socketpair()
         with theirs:
             # sys.executable, never `python` by name: that may be a shim of 100 ms, or another Python.
