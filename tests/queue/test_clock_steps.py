@@ -47,7 +47,7 @@ def check(seen: dict[str, Any]) -> None:
     assert seen["an hour ahead"]
     assert seen["an hour behind"]
     assert not seen["taken ahead"]
-    assert 0.3 < seen["waited"] < 30
+    assert 0.49 < seen["waited"] < 30
     assert (seen["attempt"], seen["size"]) == (3, 0)
 
 
@@ -65,12 +65,12 @@ def test_a_step_at_the_server_moves_no_lease(tmp_path: Path, step: Path, stored:
             step.write_text("3600")
             assert queue.pop() is None
             queue.release(queue.extend(lease, 60))
+            began = time.monotonic()
             assert queue.pop(0.5) is not None
             step.write_text("-3600")
-            began = time.monotonic()
             again = queue.pop(wait=30)
             assert again is not None
-            assert 0.2 < time.monotonic() - began < 20
+            assert 0.49 < time.monotonic() - began < 30
             queue.done(again)
             assert queue.size() == 0
         finally:

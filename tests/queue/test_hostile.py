@@ -42,6 +42,7 @@ TAKING = [(route.method, route.path.replace("{name}", "victim"), route) for rout
 OPEN = "/healthz"
 # An empty object, and more blanks than a body may have: small enough to come in one piece with its head.
 BOMBS = [gzip.compress(b"{%s}" % (b" " * size)) for size in (LIMITS.body_bytes, 20 * LIMITS.body_bytes)]
+TRIES = 5  # to send a head within the server's `body_seconds`
 _tried: list[int] = []
 
 
@@ -187,18 +188,25 @@ def test_heads_that_are_no_heads(attacker: Attacker) -> None:
 
 def test_bodies_that_stop_or_trickle_hold_nobody_up(attacker: Attacker) -> None:
     with contextlib.ExitStack() as stack:
-        half = [stack.enter_context(attacker.connect()) for _ in range(20)]
-        for connection in half:  # heads that never end, held open all the while
-            connection.sendall(b"GET /queues HTTP/1.1\r\nHost: loc")
+        endless = b"GET /queues HTTP/1.1\r\nHost: loc"  # a head, held open all the while
+        half = [stack.enter_context(attacker.begin(endless)) for _ in range(20)]
         for hang_up in (True, False):
             for method, path, _ in TAKING:
                 head = request(method, path, RIGHT | {"Content-Length": "400"}, b"{")
                 assert refused(attacker.send(head, hang_up=hang_up)), path
-        slow = [(stack.enter_context(attacker.connect()), *each) for each in TAKING]
-        for connection, method, path, _ in slow:
-            connection.sendall(request(method, path, RIGHT | {"Content-Length": "400"}, b"{"))
-        for connection, _, path, _ in slow:
-            assert trickle(attacker, connection) == 408, path
+        heads = [
+            (path, request(method, path, RIGHT | {"Content-Length": "400"}, b"{"))
+            for method, path, _ in TAKING
+        ]
+        slow = [(stack.enter_context(attacker.begin(head)), path, head) for path, head in heads]
+        for connection, path, head in slow:
+            status = trickle(attacker, connection)
+            for _ in range(TRIES):
+                if status is not None:
+                    break
+                # Its head took too long on a busy machine, and a connection without a head has no answer.
+                status = trickle(attacker, stack.enter_context(attacker.begin(head)))
+            assert status == 408, path
         attacker.tried += len(half) + len(slow)
         assert attacker.send(request("GET", "/queues", RIGHT)) == 200
 
@@ -206,12 +214,10 @@ def test_bodies_that_stop_or_trickle_hold_nobody_up(attacker: Attacker) -> None:
 def test_clients_that_begin_no_request_are_hung_up_on(attacker: Attacker) -> None:
     begun = request("GET", "/queues", RIGHT)[:-2]
     with contextlib.ExitStack() as stack:
-        silent, partial, dripping, second, idle = (stack.enter_context(attacker.connect()) for _ in range(5))
-        for connection in (second, idle):
-            connection.sendall(request("GET", OPEN))
-            assert attacker.answer(connection) == 200
-        for connection in (partial, second):  # the first head, and one after a good request
-            connection.sendall(begun)
+        second, idle = (stack.enter_context(served_once(attacker)) for _ in range(2))
+        second.sendall(begun)  # a head after a good request
+        partial = stack.enter_context(attacker.begin(begun))
+        silent, dripping = (stack.enter_context(attacker.connect()) for _ in range(2))
         with pytest.raises(ConnectionError):
             drip(dripping)
         for connection in (silent, partial, second):
@@ -219,6 +225,18 @@ def test_clients_that_begin_no_request_are_hung_up_on(attacker: Attacker) -> Non
                 assert connection.recv(1) == b""
         idle.sendall(request("GET", "/queues", RIGHT))  # it was quiet for as long
         assert attacker.answer(idle) == 200
+
+
+def served_once(attacker: Attacker) -> socket.socket:
+    """Return a connection that had a good answer."""
+    for _ in range(TRIES):
+        connection = attacker.begin(request("GET", OPEN))
+        status = attacker.answer(connection)
+        if status is not None:  # else its head took too long on a busy machine
+            assert status == 200
+            return connection
+        connection.close()
+    raise AssertionError("the server hangs up on good requests")
 
 
 def drip(connection: socket.socket) -> None:

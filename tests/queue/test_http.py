@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from last_words import give_time
 from pools import Pools
 
 from fray.testing.queue import (
@@ -20,6 +21,10 @@ from fray_queue import HttpQueue, HttpQueueServer
 
 class _Http:
     BACKEND = "http"
+
+    @pytest.fixture(autouse=True)
+    def last_words(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        give_time(monkeypatch)
 
     @pytest.fixture
     def server(self, clock: ManualClock) -> Iterator[HttpQueueServer]:

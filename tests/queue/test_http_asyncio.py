@@ -13,6 +13,7 @@ from typing import Any, cast
 import psutil
 import pytest
 import uvloop
+from last_words import give_time
 from queue_proxy import SwallowingProxy
 
 from fray import QueueUnavailableError, UnreadableItemError
@@ -102,8 +103,11 @@ def held_answer(proxy: SwallowingProxy) -> asyncio.Event:
     return granted
 
 
-def test_a_pop_whose_answer_was_under_way_gives_its_lease_back(server: HttpQueueServer) -> None:
+def test_a_pop_whose_answer_was_under_way_gives_its_lease_back(
+    server: HttpQueueServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server granted the item; the answer is held up; then the caller is cancelled."""
+    give_time(monkeypatch)
     direct = server.new_queue("q")
     with SwallowingProxy(server.url) as proxy:
         queue: HttpQueue[str] = HttpQueue(proxy.url, "q")
@@ -313,7 +317,10 @@ class HoldingProxy(SwallowingProxy):
         super().handle(request)
 
 
-def test_a_pop_that_is_cancelled_between_its_requests_counts_no_attempt(server: HttpQueueServer) -> None:
+def test_a_pop_that_is_cancelled_between_its_requests_counts_no_attempt(
+    server: HttpQueueServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_time(monkeypatch)
     direct = server.new_queue("once", max_attempts=1)
     direct.push_many(range(1200))  # more than one request leases
     with HoldingProxy(server.url) as proxy, HttpQueue[int](proxy.url, "once") as queue:

@@ -1,18 +1,22 @@
 """What HttpQueue and its server do when answers are lost, servers die and requests are beyond limits."""
 
+import asyncio
+import contextlib
 import http.client
+import importlib
 import json
 import pickle
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from live_objects import count_of
-from queue_processes import ServerProcess, wait_until
+from live_objects import await_count, count_of
+from queue_processes import ServerProcess
 from queue_proxy import SwallowingProxy
 
 from fray import LeaseExpiredError, QueueUnavailableError
@@ -158,8 +162,10 @@ def test_what_a_proxy_answers_in_trouble_is_asked_again(status: int) -> None:
 
 def test_a_server_that_stays_away_is_an_error_in_time() -> None:
     with HttpQueueServer() as server:
-        queue = HttpQueue[int](server.url, "q", create=True, timeout=0.5)
-        queue.push(1)
+        server.new_queue("q").push(1)
+        queue = HttpQueue[int](server.url, "q", timeout=0.5)
+        with contextlib.suppress(QueueUnavailableError):  # on a busy machine it may take longer
+            queue.size()  # it has a connection, which the server's end closes
     start = time.monotonic()
     with pytest.raises(QueueUnavailableError, match=r"0\.5 s"):
         queue.push(2)
@@ -230,7 +236,32 @@ def test_nothing_is_kept_of_queues_that_are_not_there() -> None:
                 with pytest.raises(QueueNotFoundError):
                     Wire(missing).send("room", b'{"wait": 60}', media)
                 Wire(missing).send("withdraw", b'{"request": "line/1"}', media)
-        wait_until(lambda: count_of("Traffic") == before, 5.0)
+        await_count("Traffic", before)
+
+
+def arrivals(monkeypatch: pytest.MonkeyPatch, *verbs: str) -> dict[str, threading.Event]:
+    """Return events that are set when a server's writer has a request, and when a pop has looked."""
+    module = importlib.import_module(f"{HttpQueueServer.__module__.rpartition('.')[0]}.sqlite_store")
+    arrived = {verb: threading.Event() for verb in verbs}
+
+    def watch(verb: str) -> None:
+        real = getattr(module.SqliteStore, verb)
+
+        async def call(*args: Any, **options: Any) -> Any:
+            # In the loop's next step the writer has the request, or the pop waits.
+            tell = partial(asyncio.get_running_loop().call_soon, arrived[verb].set)
+            if verb != "pop":
+                tell()
+                return await real(*args, **options)
+            found = await real(*args, **options)
+            tell()
+            return found
+
+        monkeypatch.setattr(module.SqliteStore, verb, call)
+
+    for verb in verbs:
+        watch(verb)
+    return arrived
 
 
 def test_a_pop_that_waits_gets_what_is_pushed_to_a_queue_that_is_made_again(
@@ -253,14 +284,15 @@ def test_a_pop_that_waits_gets_what_is_pushed_to_a_queue_that_is_made_again(
         ThreadPoolExecutor(4) as pool,
     ):
         queue, other = server.new_queue("q"), server.new_queue("other")
+        arrived = arrivals(monkeypatch, "pop", "delete", "create")
         popped = pool.submit(taker.pop, wait=60.0)
-        time.sleep(0.2)  # here and below: nothing tells that a request has arrived
+        assert arrived["pop"].wait(30)
         pool.submit(other.push, "x")
         assert busy.wait(30)
         removed = pool.submit(queue.delete)
-        time.sleep(0.2)
+        assert arrived["delete"].wait(30)
         made = pool.submit(server.new_queue, "q")
-        time.sleep(0.2)
+        assert arrived["create"].wait(30)
         go.set()
         removed.result(30)
         made.result(30).push("y")

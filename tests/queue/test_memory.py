@@ -49,12 +49,12 @@ def test_it_says_clearly_that_it_cannot_be_passed_to_another_process() -> None:
 def test_a_waiting_pop_gets_the_item_of_a_lease_that_runs_out() -> None:
     queue: MemoryQueue[str] = MemoryQueue()
     queue.push("x")
-    queue.pop(0.2)
     start = time.monotonic()
+    queue.pop(0.2)
     lease = queue.pop(wait=30)
     assert lease is not None
     assert lease.attempt == 2
-    assert 0.15 < time.monotonic() - start < 5
+    assert 0.19 < time.monotonic() - start < 20
 
 
 def test_each_of_many_waiting_pops_gets_its_item() -> None:

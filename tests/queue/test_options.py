@@ -1,5 +1,6 @@
 """What the options of push and answers mean between processes, after crashes, and in stores of before."""
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -14,6 +15,7 @@ import apsw
 import pytest
 from wall_clock import WallClock
 
+from fray import LeaseExpiredError
 from fray.queue import NoReplyError, QueueFullError, Ticket, open_queue
 from fray_queue import HttpQueueServer, MemoryQueue, QueueExistsError, SqliteQueue
 
@@ -125,7 +127,7 @@ def test_the_release_before_refuses_a_store_of_this_one(tmp_path: Path) -> None:
 
 def _answer_all(path: Path) -> None:
     queue: SqliteQueue[int] = SqliteQueue(path)
-    while lease := queue.pop(wait=5.0):
+    while lease := queue.pop(wait=60.0):
         if lease.item < 0:
             break
         queue.done(lease, result=(os.getpid(), lease.item * 2))
@@ -155,7 +157,8 @@ def _answer_slowly(path: Path) -> None:
         lease = queue.pop(0.5, wait=30.0)
         if lease is not None:
             time.sleep(0.01)
-            queue.done(lease, result=lease.item * 2)
+            with contextlib.suppress(LeaseExpiredError):  # on a busy machine: another worker has the item
+                queue.done(lease, result=lease.item * 2)
 
 
 def test_every_asker_is_answered_while_workers_are_killed(tmp_path: Path, torture: int) -> None:

@@ -22,7 +22,8 @@ from engine_servers import (
     fresh_name,
     redis_cluster,
 )
-from live_objects import count_of
+from last_words import give_time
+from live_objects import await_count, count_of
 from program_ends import SERVES_AFTER_ITS_END, printed
 from queue_processes import wait_until
 from queue_proxy import SwallowingProxy
@@ -44,6 +45,10 @@ ENGINES = ["redis", "postgres"]
 
 
 class _Served:
+    @pytest.fixture(autouse=True)
+    def last_words(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        give_time(monkeypatch)
+
     @pytest.fixture
     def server(self, engine: Program, clock: ManualClock) -> Iterator[HttpQueueServer]:
         with HttpQueueServer(engine=engine.url, clock=clock) as server:
@@ -317,10 +322,10 @@ def test_nothing_is_kept_of_a_queue_that_others_removed(engine: Any, served: Htt
         client.push("x")
         assert count_of("Traffic") == before + 1
         own.delete()
-        wait_until(lambda: count_of("Traffic") == before, 10.0)
+        await_count("Traffic", before)
         with pytest.raises(QueueNotFoundError):
             client.pop(wait=60.0)
-        wait_until(lambda: count_of("Traffic") == before, 10.0)
+        await_count("Traffic", before)
 
 
 def test_the_page_the_list_and_the_metrics_show_all_queues_of_the_engine(

@@ -246,11 +246,16 @@ def test_a_step_of_the_wall_clock_ends_no_lease(tmp_path: Path, monkeypatch: pyt
 # --- processes ---
 
 
+_END = -1  # an item for each worker, behind all others
+
+
 def _take_all(path: Path, found: Any) -> None:
     queue: SqliteQueue[int] = SqliteQueue(path)
-    while lease := queue.pop(wait=0.5):
-        found.put(lease.item)
+    while lease := queue.pop(wait=60.0):
         queue.done(lease)
+        if lease.item == _END:
+            break
+        found.put(lease.item)
 
 
 def test_processes_share_it_and_nothing_is_lost_or_taken_twice(tmp_path: Path) -> None:
@@ -262,6 +267,7 @@ def test_processes_share_it_and_nothing_is_lost_or_taken_twice(tmp_path: Path) -
             worker.start()
         for start in range(0, 200, 10):
             queue.push_many(range(start, start + 10))
+        queue.push_many([_END] * len(workers))
         taken = sorted(found.get(timeout=60) for _ in range(200))
         for worker in workers:
             worker.join(60)

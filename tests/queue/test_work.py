@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def test_a_batch_lingers_to_be_full_and_no_longer() -> None:
 
     def feed() -> None:
         for number in (1, 2, 3):
-            time.sleep(0.05)
+            wait_until(lambda: not queue.pending())  # the one before it is in hand
             queue.push(number)
         wait_until(lambda: batches)
         queue.push(4)
@@ -83,10 +84,10 @@ def test_a_batch_lingers_to_be_full_and_no_longer() -> None:
     feeder = threading.Thread(target=feed)
     feeder.start()
     started = time.monotonic()
-    work(queue, fn, batch=4, linger=1.0, stop=stop)
+    work(queue, fn, batch=4, linger=2.0, stop=stop)
     feeder.join()
     assert batches == [[0, 1, 2, 3], [4]]
-    assert time.monotonic() - started >= 1.0  # the last one waited in vain
+    assert time.monotonic() - started >= 2.0  # the last one waited in vain
 
 
 def test_a_function_beyond_its_time_limit_loses_its_item_and_keeps_its_slot(
@@ -301,8 +302,8 @@ def test_a_function_that_ends_the_program_releases_what_the_pool_holds(
 class Counting(MemoryQueue[int]):
     """A queue that counts its calls."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.pops = self.dones = self.extensions = 0
         self.threads: set[str] = set()
 
@@ -342,13 +343,25 @@ def test_long_calls_are_not_fetched_ahead() -> None:
 
 
 def test_one_heartbeat_keeps_every_lease() -> None:
-    queue = Counting()
+    twice = threading.Event()
+    beats: Counter[str] = Counter()
+
+    class Kept(Counting):
+        def extend_many(self, leases: Iterable[Lease[int]], lease_timeout: float) -> list[Any]:
+            leases = list(leases)
+            found = super().extend_many(leases, lease_timeout)
+            beats.update(lease.lease_id for lease in leases)
+            if len(beats) == 200 and min(beats.values()) >= 2:
+                twice.set()
+            return found
+
+    queue = Kept(clock=ManualClock())  # a busy machine lets no lease run out
     queue.push_many(range(200))
     ready = threading.Barrier(200)
 
     def fn(item: int) -> None:
-        ready.wait(30)
-        time.sleep(1.2)
+        ready.wait(60)
+        assert twice.wait(60)
 
     summary = work(queue, fn, concurrency=200, lease_timeout=0.6, stop_when_empty=True)
     assert (summary.done, summary.attempts) == (200, 200)
@@ -424,9 +437,20 @@ INTERRUPTED = """
 import signal, sys, threading, time
 from fray_queue import FileQueue, work
 queue = FileQueue(sys.argv[1])
+untold = False
 def noticed(number, frame):
+    global untold
     print("noticed", flush=True)
+    untold = True
     signal.default_int_handler(number, frame)
+wait = threading.Event.wait
+def waiting(event, timeout=None):  # of `work` for its pool, once the interrupt was raised in it
+    global untold
+    if untold and threading.current_thread() is threading.main_thread():
+        untold = False
+        print("waits", flush=True)
+    return wait(event, timeout)
+threading.Event.wait = waiting
 signal.signal(signal.SIGINT, noticed)
 def fn(item):
     print("started", flush=True)
@@ -450,7 +474,7 @@ def test_ctrl_c_gives_back_what_is_under_way(tmp_path: Path, grace: str, interru
             for _ in range(interrupts):
                 process.send_signal(signal.SIGINT)
                 assert process.stdout.readline() == "noticed\n"  # two at once would be one
-                time.sleep(1.0)  # it raises then, and waits for the grace: nothing tells when it does
+                assert process.stdout.readline() == "waits\n"  # for the grace
             assert process.stdout.readline() == "interrupted 3\n"
             assert process.wait(20) == 0
         finally:

@@ -120,29 +120,40 @@ def test_a_pool_that_waits_for_others_looks_ever_less_often(concurrency: int) ->
 
 
 WORKER = """
-import sys, time
+import pathlib, sys, time
 from fray_queue import FileQueue, work
 queue = FileQueue(sys.argv[1])
-def fn(item):
+pool = work.__globals__["WorkerPool"]
+stop = pool.stop
+def stopped(self):  # nothing tells the program that its pool has seen the signal
+    stop(self)
+    print("stopping\\n", end="", flush=True)
+pool.stop = stopped
+def fn(gate):
     print("started\\n", end="", flush=True)  # in one write: two threads print
-    time.sleep(item)
+    while not pathlib.Path(gate).exists():
+        time.sleep(0.01)
 summary = work(queue, fn, concurrency=2, grace=float(sys.argv[2]))
 print(summary.done, summary.released, flush=True)
 """
 
 
-@pytest.mark.parametrize(("seconds", "grace", "says"), [(1.0, 20.0, "2 0"), (300.0, 0.3, "0 2")])
+@pytest.mark.parametrize(("ends", "grace", "says"), [(True, 60.0, "2 0"), (False, 0.3, "0 2")])
 def test_sigterm_lets_workers_finish_or_gives_their_items_back(
-    tmp_path: Path, seconds: float, grace: float, says: str
+    tmp_path: Path, ends: bool, grace: float, says: str
 ) -> None:
-    queue: FileQueue[float] = FileQueue(tmp_path / "q")
-    queue.push_many([seconds] * 3)
+    queue: FileQueue[str] = FileQueue(tmp_path / "q")
+    gate = tmp_path / "gate"
+    queue.push_many([str(gate)] * 3)
     command = [sys.executable, "-c", WORKER, str(tmp_path / "q"), str(grace)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             assert [process.stdout.readline(), process.stdout.readline()] == ["started\n"] * 2
             process.send_signal(signal.SIGTERM)
+            assert process.stdout.readline() == "stopping\n"
+            if ends:
+                gate.touch()
             assert process.stdout.readline().strip() == says
             assert process.wait(20) == 0
         finally:

@@ -66,8 +66,9 @@ def test_a_queue_that_fails_for_a_while_is_asked_again() -> None:
 
 def test_a_pool_outlasts_its_server(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "store", "--queue", "q") as server:
-        queue: HttpQueue[int] = HttpQueue(server.url, "q", timeout=1.0)
-        queue.push_many(range(20))
+        queue: HttpQueue[int] = HttpQueue(server.url, "q", timeout=1.0)  # which the pool outlasts
+        patient: HttpQueue[int] = HttpQueue(server.url, "q")
+        patient.push_many(range(20))
         away = threading.Event()
 
         def fn(item: int) -> None:
@@ -77,8 +78,9 @@ def test_a_pool_outlasts_its_server(tmp_path: Path) -> None:
                 threading.Timer(2.0, server.start).start()
 
         assert work(queue, fn, concurrency=2, stop_when_empty=True, lease_timeout=10.0).done >= 18
-        assert queue.size() == 0
+        assert patient.size() == 0
         queue.close()
+        patient.close()
 
 
 class Away(MemoryQueue[Any]):

@@ -232,6 +232,9 @@ class PostgresServer(Program):
         """End all of its processes at once, as a crash of the machine would."""
         if self.process is None or self.process.poll() is not None:
             return
+        # A postmaster that runs could start another process after the look at its children.
+        self.process.send_signal(signal.SIGSTOP)
+        wait_until(partial(_starts_nothing, self.process.pid))
         pids = self._pids()
         self.process.kill()
         self.process.wait()
@@ -255,6 +258,12 @@ class PostgresServer(Program):
         pid = self.process.pid
         lists = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
         return [pid, *(int(child) for children in lists for child in children)]
+
+
+def _starts_nothing(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "Z", "X")
+    return True
 
 
 def _has_ended(pid: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Self
 class _QuietServer(ThreadingHTTPServer):
     """Does not mind clients that hang up; hangs up on those that are still connected when it is closed."""
 
+    request_queue_size = 128  # a connection beyond the five of the library waits a second for another try
     daemon_threads = False  # so that `server_close` waits for them
 
     def __init__(self, *args: Any) -> None:

@@ -48,6 +48,13 @@ class Attacker:
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, timeout=PATIENCE)
 
+    def begin(self, data: bytes) -> socket.socket:
+        """Connect and send what begins a request, before the server's time for a head is over."""
+        connection = self.connect()
+        with contextlib.suppress(ConnectionError):  # the machine was too busy for it
+            connection.sendall(data)
+        return connection
+
     def send(self, data: bytes, *, hang_up: bool = False) -> int | None:
         """Send an input and return the status of the answer; None where the server just hung up."""
         self.tried += 1
@@ -124,6 +131,8 @@ def trickle(attacker: Attacker, connection: socket.socket) -> int | None:
         except TimeoutError:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(b" ")
+        except ConnectionError:  # hung up on; `answer` says so
+            break
     connection.settimeout(10)
     return attacker.answer(connection)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fray._contracts.queue import Queue
+from fray._queues import aio
 from fray._queues.aio import async_queue
 from fray._values.capabilities import QueueCapabilities
 from fray._values.errors import LeaseExpiredError
@@ -16,6 +17,11 @@ from fray.testing.queue_fixtures import SOON, ManualClock, QueueFixtures, take
 def run(program: Coroutine[Any, Any, None]) -> None:
     """Run a program that must not take long."""
     asyncio.run(asyncio.wait_for(program, 8 * SOON))
+
+
+def _give_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a cancelled pop wait as long as a busy machine needs to give back what it was granted."""
+    monkeypatch.setattr(aio, "_PATIENCE", 4 * SOON)
 
 
 class AsyncPromises(QueueFixtures):
@@ -59,7 +65,11 @@ class AsyncPromises(QueueFixtures):
         run(program())
         assert queue.pending() == 1
 
-    def test_a_cancelled_pop_leaves_nothing_leased(self, queue: Queue[Any]) -> None:
+    def test_a_cancelled_pop_leaves_nothing_leased(
+        self, queue: Queue[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _give_time(monkeypatch)
+
         async def program() -> None:
             twin = async_queue(queue)
             for _ in range(3):
@@ -74,7 +84,11 @@ class AsyncPromises(QueueFixtures):
 
         run(program())
 
-    def test_pops_that_are_cancelled_while_items_come_lose_none(self, queue: Queue[Any]) -> None:
+    def test_pops_that_are_cancelled_while_items_come_lose_none(
+        self, queue: Queue[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _give_time(monkeypatch)
+
         async def program() -> None:
             twin = async_queue(queue)
             found: list[Any] = []
