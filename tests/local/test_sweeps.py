@@ -75,8 +75,11 @@ def test_a_sweep_ends_with_its_coordinator(state_dir: Path, tmp_path: Path, guar
     cluster, pids = LocalCluster(overcommit=True), tmp_path / "pids"
     sweep = sleepers(cluster, pids, 4, max_parallel=2)
     until(lambda: len(numbers_in(pids)) == 2, "two members run", PATIENCE)
-    begun = lambda: [info for info in cluster.list_jobs(parent=sweep) if info.started_at]  # noqa: E731
-    until(lambda: len(begun()) == 2, "they read running", PATIENCE)
+    until(
+        lambda: sum(1 for info in cluster.list_jobs(parent=sweep) if info.started_at) == 2,
+        "they read running",
+        PATIENCE,
+    )
     holder = cluster.record(sweep).holder()
     assert holder is not None
     victims = [holder.pid] if guarded else [holder.guardian, holder.pid]
