@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from descriptors import few_descriptors
@@ -93,13 +94,18 @@ class TestDescriptors:
     ) -> None:
         """As where too many descriptors are under way between the processes of one user."""
 
-        def refuse(*_: object) -> int:
-            monkeypatch.undo()
+        real, refused = socket.socket.sendmsg, threading.Event()
+
+        def refuse_once(*message: Any) -> int:
+            if refused.is_set():
+                return real(*message)
+            refused.set()
             raise OSError(errno.ETOOMANYREFS, "Too many references")
 
         context.get([context.run(abs, -1), context.run(abs, -1)])
-        monkeypatch.setattr(socket, "send_fds", refuse)
+        monkeypatch.setattr(socket.socket, "sendmsg", refuse_once)
         assert context.get(context.run(len, bytes(1_000_000)), timeout=30) == 1_000_000
+        assert refused.is_set()
 
     @pytest.mark.timeout(60)
     def test_a_task_whose_workers_end_before_they_run_it_fails(
