@@ -159,7 +159,9 @@ class DirectoryContract(ClusterFixtures):
         }[who]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
+        started = time.monotonic()
         cluster.terminate(job_id, grace=0.2)
+        assert time.monotonic() - started < 10
         assert cluster.poll(job_id).status is JobStatus.STOPPED
         assert not any(map(running, pids))
         # These have one more thing to do once the job has ended: to clean up.

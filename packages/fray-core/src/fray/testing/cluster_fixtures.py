@@ -32,7 +32,7 @@ class ClusterFixtures(Promises):
     """
 
     PATIENCE = 60.0
-    STARTS_WITHIN = 60.0
+    STARTS_WITHIN = 10.0
     BUILDS_ENVIRONMENTS = True
     RUNS_CONTAINERS = False
     KNOWS_TIMES: bool | None = None
