@@ -121,10 +121,11 @@ def test_a_drained_host_has_notice_and_time_to_save_while_its_peers_run(
         hosts.order(rank, what)
         hosts.await_obeyed(rank)
     before = time.time()
-    slices.drain_node(slices.node_of_host(told[1]["TPU_NAME"], 1), seconds=20.0)
+    # Enough for a busy machine: the code of a host that has not ended by then is lost with its actor.
+    slices.drain_node(slices.node_of_host(told[1]["TPU_NAME"], 1), seconds=40.0)
     drained = time.time()
     until(lambda: hosts.saved() == {1}, "the host that is drained has its notice, and SIGTERM")
-    assert before + 15.0 < hosts.goes_at(1) < drained + 20.0
+    assert before + 35.0 < hosts.goes_at(1) < drained + 40.0
     await_attempt(gangs, hosts, job_id, 2, 2)
     assert hosts.living()[0]["TPU_NAME"] != told[0]["TPU_NAME"]
     hosts.go()
