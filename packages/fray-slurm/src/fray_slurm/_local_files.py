@@ -17,7 +17,7 @@ SlurmdUser={user}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{tracking}
 TaskPlugin=task/none
 MpiDefault=none
 SelectType=select/cons_tres
@@ -57,6 +57,12 @@ AccountingStoragePass={folder}/munge.socket
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=1"""
 
+_CGROUP = """\
+CgroupPlugin=autodetect
+CgroupAutomount=no
+IgnoreSystemd=yes
+"""
+
 _DBD = """\
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
@@ -89,6 +95,7 @@ class SlurmFiles:
     crowd: int
     client_timeout: int
     accounting: bool
+    tracking: str
     settings: Mapping[str, int]
 
     def write(self) -> int:
@@ -108,6 +115,7 @@ class SlurmFiles:
         # slurmd counts only GPUs that have a device file; any file that is there will do.
         for number in range(2):
             (folder / f"gpu{number}").touch()
+        (folder / "cgroup.conf").write_text(_CGROUP)
         (folder / "gres.conf").write_text(f"Name=gpu Type=a100 File={folder}/gpu[0-1]\n")
         dbd = folder / "slurmdbd.conf"
         dbd.touch(mode=0o600)  # slurmdbd refuses one that others may read
@@ -123,6 +131,7 @@ class SlurmFiles:
             controller_port=controller,
             nodes="\n".join([*self._own_nodes(ports), *self._crowd_nodes(crowd)]),
             own=",".join(self.nodes),
+            tracking=self.tracking,
             accounting=_ACCOUNTING.format(folder=self.folder, port=accounting) if self.accounting else none,
             **self.settings,
         )

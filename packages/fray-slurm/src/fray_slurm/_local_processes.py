@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from fray.backend import descendants, poll_delays
@@ -34,6 +35,16 @@ def end_what_is_left(folder: Path) -> list[str]:
             _kill(pid)
         time.sleep(pause)
     raise AssertionError("the pauses do not end")
+
+
+def remove_groups(nodes: Sequence[str]) -> None:
+    """Remove the control groups of nodes whose processes have ended: Slurm leaves those of the nodes."""
+    # As version 1 of control groups has them, and version 2.
+    names = [name for node in nodes for name in (f"slurm_{node}", f"{node}_slurmstepd.scope")]
+    for top in (path for name in names for path in Path("/sys/fs/cgroup").glob(f"*/{name}")):
+        for folder, _, _ in os.walk(top, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
 
 
 def _processes(folder: Path, *variables: str, everything: bool = False) -> list[int]:

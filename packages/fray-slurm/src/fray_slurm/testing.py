@@ -7,6 +7,7 @@ free ports, and lives in one temporary folder.
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -20,11 +21,12 @@ from typing import Self
 
 from fray.backend import poll_delays
 from fray_slurm._local_files import SlurmFiles, user_name
-from fray_slurm._local_processes import DIES_WITHIN, end_what_is_left, kill_processes
+from fray_slurm._local_processes import DIES_WITHIN, end_what_is_left, kill_processes, remove_groups
 from fray_slurm._recorded_slurm import RecordedSlurm
 
 __all__ = ["LocalSlurm", "RecordedSlurm"]
 
+_CGROUP = "cgroup"
 _PATIENCE = 60.0  # seconds for anything that a daemon should do
 
 
@@ -46,6 +48,9 @@ class LocalSlurm:
             for all of them: it starts batch steps, and Slurm does not notice that they end by themselves. For
             what a client does about very many jobs.
         accounting: Whether slurmdbd runs, on a MariaDB of its own, so that `sacct` answers.
+        tracking: How it knows, and signals, the processes of a step: `linuxproc`, `pgid`, or `cgroup`, for
+            which this user must be allowed to make control groups. Slurm names these by its nodes, whose names
+            have an ending of their own then.
     """
 
     def __init__(
@@ -61,10 +66,12 @@ class LocalSlurm:
         client_timeout: int = 10,
         crowd: int = 0,
         accounting: bool = False,
+        tracking: str = "linuxproc",
     ) -> None:
-        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        ending = f"-{secrets.token_hex(4)}" if tracking == _CGROUP else ""
+        self.nodes = [f"n{number}{ending}" for number in range(1, nodes + 1)]
         self._cpus, self._memory, self._accounting = cpus, memory, accounting
-        self._crowd, self._client_timeout = crowd, client_timeout
+        self._crowd, self._client_timeout, self._tracking = crowd, client_timeout, tracking
         self._settings = {
             "min_job_age": min_job_age,
             "kill_wait": kill_wait,
@@ -175,6 +182,7 @@ class LocalSlurm:
             crowd=self._crowd,
             client_timeout=self._client_timeout,
             accounting=self._accounting,
+            tracking=self._tracking,
             settings=self._settings,
         )
 
@@ -234,6 +242,8 @@ class LocalSlurm:
         for name in reversed([*self._daemons]):
             self._end(name)
         left = end_what_is_left(self.folder)
+        if self._tracking == _CGROUP:
+            remove_groups(self.nodes)
         shutil.rmtree(self.folder, ignore_errors=True)
         if left:
             raise RuntimeError(f"SIGKILL has not ended these within {DIES_WITHIN:g} s: {'; '.join(left)}")
