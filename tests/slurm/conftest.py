@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -65,6 +66,20 @@ def wrapping(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         wrapper.chmod(0o755)
 
     return wrap
+
+
+@pytest.fixture
+def runs_elsewhere() -> Callable[[Path], None]:
+    """Let the record of a job say that its first attempt runs, on a host that this one cannot ask."""
+
+    def run(record: Path) -> None:
+        status = json.loads((record / "status.json").read_text())
+        status |= {"status": "running", "started_at": time.time()}
+        status["tasks"][0] |= {"status": "running", "attempt": 1}
+        (record / "status.json").write_text(json.dumps(status))
+        (record / "lock").write_text(json.dumps({"host": "n9", "boot": "another"}).ljust(1024))
+
+    return run
 
 
 @pytest.fixture

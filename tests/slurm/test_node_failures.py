@@ -1,11 +1,15 @@
 """Nodes that fail under jobs: another rig, because a node of it stays away."""
 
 import json
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fray.cluster import ExitReason, JobStatus, create_cluster
+from fray.backend import SupervisorLock
+from fray.cluster import Cluster, ExitReason, JobStatus, create_cluster
 from fray.testing.cluster import launch, program, until
 from fray_slurm.testing import LocalSlurm
 
@@ -41,3 +45,22 @@ def test_a_node_that_fails_takes_its_jobs_to_another_or_fails_them(tmp_path: Pat
         assert info.status is JobStatus.SUCCEEDED, info
         assert (info.tasks[0].attempt, info.tasks[0].previous[0].reason) == (2, ExitReason.PREEMPTED)
         assert list(cluster.monitor(resumed))[-1] == "attempt 2 on n2"
+
+
+def test_a_job_waits_for_its_record_that_a_host_which_failed_still_holds(
+    slurm: LocalSlurm, cluster: Cluster, number_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    """NFS keeps the locks of a host until that is up again; a requeued job has a new supervisor before."""
+    job_id = launch(cluster, program("print('ran')"), backend={"slurm": {"begin": "now+3600"}})
+    record = tmp_path / "records" / job_id
+    lock = SupervisorLock.acquire(os.fspath(record / "lock"))
+    assert lock is not None
+    try:
+        slurm.run("scontrol", "update", f"JobId={number_of(job_id)}", "StartTime=now")
+        until((record / "slurm" / "allocation.json").exists, "its batch step has begun", PATIENCE)
+        time.sleep(3.0)  # nothing tells that its supervisor was kept out
+    finally:
+        lock.close()
+    info = cluster.wait(job_id, timeout=PATIENCE)
+    assert info.status is JobStatus.SUCCEEDED, info
+    assert list(cluster.monitor(job_id)) == ["ran"]

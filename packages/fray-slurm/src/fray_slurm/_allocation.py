@@ -15,6 +15,7 @@ import json
 import os
 
 from fray.backend import NamedTuple
+from fray_slurm._signalling import Signalling, signalling_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 FOLDER = "slurm"
 JOB, SCRIPT, ALLOCATION, SECRETS = "job.json", "script.sh", "allocation.json", "secrets.json"
 OPTIONS = "options.json"
-NOT_SUCCEEDED, LOST_SUPERVISOR, MISSING_FOLDER = 1, 96, 97
+NOT_SUCCEEDED, LOST_SUPERVISOR, MISSING_FOLDER, HELD_RECORD = 1, 96, 97, 98
 """Exit codes of a batch step: its job has failed or was stopped, and the record says how; its supervisor was
-killed; its node does not see the record."""
+killed; its node does not see the record; another process holds the record."""
 PORTS_CHECKED = "_FRAY_CHECK_PORTS"
 """A variable that is set where the job's ports were chosen on another node than that of the replica."""
+LOCK = "lock"  # of a record
+TOLD = ".told"  # beside the note of a step, where Fray itself wants its end
 RECORD = "{record}"  # in the command of a supervisor that each task of an array completes
 # What srun takes for its own options; each step says these itself.
 _OPTIONS_OF_SRUN = frozenset(
@@ -54,11 +57,13 @@ class Allocation(NamedTuple):
         variables: SLURM_* of the batch step.
         nodes: The node of each replica in it.
         addresses: Where peers reach each node.
+        signalling: How Slurm signals its steps; the grace is not known here.
     """
 
     variables: Mapping[str, str]
     nodes: tuple[str, ...]
     addresses: Mapping[str, str]
+    signalling: Signalling = Signalling()
 
     @property
     def job_id(self) -> str:
@@ -124,4 +129,6 @@ def read(path: str) -> dict[str, Any]:
 def read_allocation(record: str) -> Allocation:
     """Return the allocation of the run that is on."""
     found = read(path_of(record, ALLOCATION))
-    return Allocation(found["variables"], tuple(found["nodes"]), found["addresses"])
+    # An allocation of the release before has none.
+    signalling = signalling_in(found["signalling"]) if "signalling" in found else Signalling()
+    return Allocation(found["variables"], tuple(found["nodes"]), found["addresses"], signalling)

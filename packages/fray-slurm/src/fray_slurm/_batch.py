@@ -7,16 +7,21 @@ It notes what Slurm gave the job, runs COMMAND, the job's supervisor, and ends a
 Slurm's own `--dependency=afterok` and `sacct` mean what they say.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 
 from fray.backend import job_path
 from fray_slurm._allocation import (
     ALLOCATION,
+    HELD_RECORD,
     JOB,
+    LOCK,
     LOST_SUPERVISOR,
     NOT_SUCCEEDED,
     RECORD,
@@ -27,10 +32,19 @@ from fray_slurm._allocation import (
     write,
 )
 from fray_slurm._fields import read_nodes, tasks_per_node
+from fray_slurm._signalling import Signalling, read_signalling
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fray.backend import JobRecord
 
 CHILDREN = "jobs"  # in a record: those of the jobs that it launched
 ENDED = ("succeeded", "failed", "stopped")  # as `JobStatus` has them
-_SENT_TO_ALL = tuple(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2"))
+_TAKEN = tuple(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT"))  # by the supervisor
+_SENT = (*_TAKEN, signal.SIGUSR1, signal.SIGUSR2)  # those that a user of Slurm may send to all of a step
+_TRIES = 3
+_HELD_FOR = 300.0  # seconds; NFS keeps the locks of a host that failed until it is up again
+_PAUSE = 1.0
 
 
 def main() -> None:
@@ -39,16 +53,17 @@ def main() -> None:
     if _is_replaced(record):
         sys.stderr.write("fray: the job was submitted again, and is another Slurm job's by now\n")
         sys.exit(NOT_SUCCEEDED)
-    note_allocation(record)
-    supervisor = subprocess.Popen(command, env=os.environ | read(path_of(record, SECRETS)))
-    for number in _SENT_TO_ALL:
-        signal.signal(number, signal.SIG_IGN)  # Slurm sends them to all processes of the step
-    supervisor.wait()
-    # A record is readable with plain tools: `fray` itself would take longer to import than all else here.
+    signalling = note_allocation(record)
+    supervisor = Supervisor(record, command)
+    for number in _SENT:
+        signal.signal(number, signal.SIG_IGN)
+    if not signalling.reaches_group:  # else the supervisor gets it from Slurm
+        signal.signal(signal.SIGTERM, supervisor.hand_on)
+    supervisor.run()
     written = read(os.path.join(record, "status.json"))  # noqa: PTH118
     status = written.get("status")
     if status not in ENDED:
-        sys.exit(LOST_SUPERVISOR)
+        sys.exit(HELD_RECORD if supervisor.kept_out else LOST_SUPERVISOR)
     if os.path.exists(path_of(record, SECRETS)):  # noqa: PTH110
         _end_of_member(record)
     job = job_path(record)
@@ -58,6 +73,71 @@ def main() -> None:
         command = [sys.executable, "-P", "-m", "fray_slurm._children", record, written["job_id"]]
         subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
     sys.exit(0 if status == "succeeded" else NOT_SUCCEEDED)
+
+
+class Supervisor:
+    """The job's supervisor.
+
+    Args:
+        command: Its command, which ends at once with code 0 where another process holds the record.
+    """
+
+    def __init__(self, record: str, command: list[str]) -> None:
+        self._record, self._command = record, command
+        self.kept_out = False
+        """Whether it could not begin, because another process holds the record."""
+
+    def run(self) -> None:
+        """Run it to its end; once more where another process held the record.
+
+        Of a job that Slurm has requeued, that may be its last supervisor: on a host that has failed, and
+        whose locks the file system keeps for a while.
+        """
+        deadline = time.monotonic() + _HELD_FOR
+        for _ in range(_TRIES):
+            environ = os.environ | read(path_of(self._record, SECRETS))
+            supervisor = subprocess.Popen(self._command, env=environ, preexec_fn=_take_signals)
+            code = supervisor.wait()
+            if code or _status(self._record) in ENDED:
+                return
+            while (held := _is_held(self._record)) and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+            self.kept_out = held
+            if held:
+                return
+
+    def hand_on(self, number: int, frame: object) -> None:
+        """Hand a signal on to the supervisor: what was started is its guardian, which ignores it."""
+        from fray.backend import descendants
+
+        holder = _record(self._record).holder()
+        if holder is not None and holder.pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(holder.pid, number)
+
+
+def _take_signals() -> None:
+    for number in _TAKEN:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _record(record: str) -> JobRecord:
+    from pathlib import Path
+
+    from fray.backend import JobRecord
+    from fray.cluster import JobId
+
+    return JobRecord(Path(record), JobId(os.path.basename(record)))  # noqa: PTH119
+
+
+def _is_held(record: str) -> bool:
+    from fray.backend import SupervisorLock
+
+    lock = SupervisorLock.acquire(os.path.join(record, LOCK))  # noqa: PTH118
+    if lock is None:
+        return True
+    lock.close()
+    return False
 
 
 def _what_to_run(words: list[str]) -> tuple[str, list[str]]:
@@ -85,15 +165,16 @@ def _end_of_member(record: str) -> None:
     members = os.path.dirname(record)  # noqa: PTH120
     # Mostly the last ones have not ended: few files are read.
     names = sorted(filter(str.isdecimal, os.listdir(members)), key=int, reverse=True)  # noqa: PTH208
-    if all(_has_ended(os.path.join(members, name)) for name in names):  # noqa: PTH118
+    if all(_status(os.path.join(members, name)) in ENDED for name in names):  # noqa: PTH118
         _settle_sweep(os.path.dirname(members))  # noqa: PTH120
     with contextlib.suppress(FileNotFoundError):  # last: a step that was killed before does all of it again
         os.unlink(path_of(record, SECRETS))  # noqa: PTH108
 
 
-def _has_ended(record: str) -> bool:
-    status = read(os.path.join(record, "status.json")).get("status")  # noqa: PTH118
-    return status in ENDED
+def _status(record: str) -> str | None:
+    # A record is readable with plain tools: `fray` itself would take longer to import than all else here.
+    status: str | None = read(os.path.join(record, "status.json")).get("status")  # noqa: PTH118
+    return status
 
 
 def _settle_sweep(sweep: str) -> None:
@@ -106,8 +187,8 @@ def _settle_sweep(sweep: str) -> None:
     settle_by_members(JobRecord(Path(sweep), JobId(name)))
 
 
-def note_allocation(record: str) -> None:
-    """Note which Slurm job this is, and what it has."""
+def note_allocation(record: str) -> Signalling:
+    """Note which Slurm job this is, and what it has; return how Slurm signals it."""
     variables = {name: value for name, value in os.environ.items() if name.startswith("SLURM")}
     names = _output("scontrol", "show", "hostnames", variables["SLURM_JOB_NODELIST"]).split()
     counts = tasks_per_node(variables.get("SLURM_TASKS_PER_NODE", "1"))
@@ -119,7 +200,10 @@ def note_allocation(record: str) -> None:
     cluster = variables.get("SLURM_CLUSTER_NAME")
     name = variables.get("SLURM_JOB_NAME")
     write(path_of(record, JOB), {"id": array_id(variables), "cluster": cluster, "name": name})
-    write(path_of(record, ALLOCATION), {"variables": variables, "nodes": nodes, "addresses": addresses})
+    found = {"variables": variables, "nodes": nodes, "addresses": addresses}
+    signalling = read_signalling(_output("scontrol", "show", "config"))
+    write(path_of(record, ALLOCATION), {**found, "signalling": signalling.packed()})
+    return signalling
 
 
 def _output(*command: str) -> str:

@@ -26,6 +26,7 @@ from fray.backend import (
     plan_with_environment,
     poll_delays,
     poll_until,
+    request_stop,
     settle_by_members,
 )
 from fray.cluster import (
@@ -52,6 +53,7 @@ from fray_slurm._ray_in_allocation import runtime_of, with_runtime
 from fray_slurm._readings import SlurmJob
 from fray_slurm._script import batch_script, directives, gres_of, replica_count, without_allocation
 from fray_slurm._settings import SlurmSettings, native_options
+from fray_slurm._signalling import DEFAULT_GRACE, GRACE_WORD
 from fray_slurm._states import WAITING
 
 _AT_ONCE = 16  # members of a sweep that are stopped side by side
@@ -104,7 +106,7 @@ class SlurmCluster(SlurmLaunches):
         time: str | None = None,
         cluster: str | None = None,
         region_constraint: bool = False,
-        grace: int = 60,
+        grace: int = DEFAULT_GRACE,
         poll_interval: float = 2.0,
     ) -> None:
         self._settings = SlurmSettings(
@@ -131,9 +133,10 @@ class SlurmCluster(SlurmLaunches):
         self._check_supported(request)
         job_id = JobId.new(request.name)
         record = self._records.path(job_id)
-        options = directives(request, job_id, self._settings, os.fspath(record / FOLDER))
-        if _apart(request, job_id):
-            options = directives(_of_one(request), job_id, self._settings, os.fspath(record / FOLDER))
+        apart = _apart(request, job_id)
+        asked = _of_one(request) if apart else request
+        options = directives(asked, job_id, self._settings, os.fspath(record / FOLDER))
+        if apart:
             (array,) = arrays_of_replicas(options, range(replica_count(request.resources)), sys.maxsize)
             return array_script(job_id, array, record / REPLICAS)
         return batch_script(options, [*batch_command(), os.fspath(record), "SUPERVISOR"], os.fspath(record))
@@ -174,7 +177,7 @@ class SlurmCluster(SlurmLaunches):
         own = dict((request.environment or EnvironmentConfig()).env_vars)
         environ = without_allocation(plan.environ) | own
         step = bare_command("fray_slurm._step", import_paths())
-        command = (*step, *_gres(request), "--", *program)
+        command = (*step, f"{GRACE_WORD}{self._settings.grace}", *_gres(request), "--", *program)
         ending = SlurmEnd(may_resume=request.max_retries_preemption > 0)
         return plan._replace(
             command=command, environ=environ, host_end=ending, apart=apart, measured_elsewhere=True
@@ -246,11 +249,24 @@ class SlurmCluster(SlurmLaunches):
         return family
 
     def remove(self, job_id: str, force: bool = False) -> None:
-        """See `Cluster.remove`. Where Slurm says that a job has ended, its record need not say so."""
+        """See `Cluster.remove`. Where Slurm says that a job has ended, its record need not say so.
+
+        Raises:
+            ValueError: It has not ended; with `force` too, where Slurm says that it has not.
+        """
         for each in self._records.find(job_id).with_descendants():
             with contextlib.suppress(*(ClusterUnavailableError,) if force else ()):
                 self._settle(each)
+                self._refuse_unfinished(each)
         super().remove(job_id, force=force)
+
+    def _refuse_unfinished(self, record: JobRecord) -> None:
+        unfinished = [each for each in members_of(record) or [record] if not each.written().finished]
+        for job in self._unfinished(self._names_by_number(unfinished)).values():
+            raise ValueError(
+                f"job {record.job_id} is Slurm job {job.job_id}, which is {job.state}: terminate it before "
+                "it is removed"
+            )
 
     def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
         """See `Cluster.prune`. Jobs whose end Slurm alone knows are settled before."""
@@ -271,9 +287,14 @@ class SlurmCluster(SlurmLaunches):
                 self._client.cancel(*sorted(arrays), pending=True)
         left: list[JobRecord] = []
         never: list[JobRecord] = []
+        started = {number for number, job in own.items() if job.state not in WAITING}
         for member in members:
             if not member.written().finished:
-                (never if write_end(member) else left).append(member)
+                # Of one that runs the lock says nothing on a file system whose locks are each host's own.
+                runs = self._noted(member).get("id") in started
+                (never if not runs and write_end(member) else left).append(member)
+        for member in left:
+            request_stop(member, grace)
         unsupervised = [number for number in self._names_by_number(never) if number in own]
         if unsupervised:  # also one whose batch step is just starting
             with contextlib.suppress(ClusterUnavailableError):

@@ -9,6 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from fray_slurm._allocation import array_id
+from fray_slurm._signalling import read_kill_wait
 
 if TYPE_CHECKING:
     from fray.backend import HostEnding
@@ -18,7 +19,6 @@ TAKEN_AWAY = {
     "PREEMPTED": ("preempted", "had to make room for another job, and is not requeued"),
 }
 """States of a job that Slurm took from its nodes: the reason and the words where it does not run again."""
-_KILL_WAIT = 30.0  # seconds, unless the cluster says otherwise
 
 
 class SlurmEnd(NamedTuple):
@@ -59,8 +59,7 @@ def _is_over(shown: str) -> bool:
 
 def kill_wait() -> float:
     """Return the seconds between the SIGTERM and the SIGKILL of a job that Slurm ends."""
-    found = re.search(r"KillWait\s*=\s*(\d+)", _ask("scontrol", "show", "config"))
-    return float(found[1]) if found else _KILL_WAIT
+    return read_kill_wait(_ask("scontrol", "show", "config"))
 
 
 def _ask(*command: str) -> str:

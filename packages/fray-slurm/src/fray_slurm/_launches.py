@@ -24,7 +24,7 @@ from fray.backend import (
 )
 from fray.cluster import JobId, JobInfo, JobPlan, JobStatus
 from fray_slurm._after import dependency, failed_before
-from fray_slurm._allocation import FOLDER, JOB, OPTIONS, RECORD, SCRIPT, SECRETS, path_of, read, write
+from fray_slurm._allocation import FOLDER, JOB, LOCK, OPTIONS, RECORD, SCRIPT, SECRETS, path_of, read, write
 from fray_slurm._arrays import Array, arrays_of, arrays_of_replicas, in_order
 from fray_slurm._client import SlurmError
 from fray_slurm._jobs import SlurmJobs, members_of, run_of
@@ -34,7 +34,6 @@ from fray_slurm._shared_folder import check_shared
 from fray_slurm._states import WAITING, End
 
 MEMBERS = "jobs"  # in the record of a sweep
-LOCK = "lock"  # of a record
 _LETS_GO_WITHIN = 10.0  # seconds in which the supervisor of a job that has ended is gone
 _LEAVES_WITHIN = 30.0  # seconds in which the batch step of a job that has ended is gone
 Options = Mapping[str, str | None]

@@ -7,6 +7,7 @@ is in the job's record: the job's supervisor sees srun alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,16 +15,20 @@ import sys
 import time
 
 from fray.backend import become_subreaper, descendants, kill_until_gone, replace_file
-from fray_slurm._allocation import PORTS_CHECKED, run_id, write
+from fray_slurm._allocation import PORTS_CHECKED, TOLD, array_id, read, run_id, write
+from fray_slurm._signalling import VARIABLE, Signalling, signalling_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from fray_slurm._samples import Samples
 
 NOTICE_VARIABLE = "FRAY_PREEMPTION_NOTICE"
-_GRACE = 30.0  # Slurm's KillWait unless its administrator says otherwise
+_SENT = tuple(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2"))
+_ANSWERS_WITHIN = 2.0  # seconds for which a program waits to learn how long it has
+_SENDS_WITHIN = 3.0  # seconds in which Slurm sends a signal, unless slurmctld is away
 _NOT_FOUND = 127
 _PAUSE = 1.0  # seconds between two tries to write the end
 _EVERY = 1.0  # seconds between two samples of what it uses
@@ -35,6 +40,12 @@ class Program:
 
     def __init__(self, note: str, command: list[str]) -> None:
         self._note, self._command = note, command
+        packed = os.environ.pop(VARIABLE, None)
+        self._signalling = Signalling() if packed is None else signalling_in(packed)
+        self._runs = False
+        self._early: list[int] = []  # signals that came before it ran
+        self._told_at: float | None = None  # when it was seen first that Fray wants the end, monotonic
+        self._is_ending = False  # whether the program has been signalled since
         self._values: dict[str, object] = {
             "step": f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}",
             "run": run_id(os.environ),
@@ -42,9 +53,10 @@ class Program:
         }
 
     def run(self) -> None:
-        """Run it to its end, and return how it ended: an exit code, a signal's number negative."""
+        """Run it to its end, and note how it ended: an exit code, a signal's number negative."""
         become_subreaper()
-        signal.signal(signal.SIGTERM, self._note_signal)
+        for number in _SENT:
+            signal.signal(number, self._take)
         taken = _taken_ports() if os.environ.pop(PORTS_CHECKED, None) else None
         if taken is not None:
             # Another attempt has other ports; a program that is missing would be missing again.
@@ -58,19 +70,59 @@ class Program:
                 code=_NOT_FOUND, failure=f"could not start {self._command[0]!r}: {error.strerror}{where}"
             )
             return
+        self._runs = True
+        for early in self._early:
+            _send(early)
         self._say()
-        status, usage = _wait_for(program.pid)
+        status, usage = _wait_for(program.pid, self._look)
         program.returncode = os.waitstatus_to_exitcode(status)
         self._say_end(code=program.returncode, **usage)
         kill_until_gone(self._left)
         time.sleep(_LATE)
 
-    def _note_signal(self, number: int, frame: FrameType | None) -> None:
-        # Slurm sends it to every process of a step, so that there is nothing to hand on. Where Fray itself
-        # wants the end, it says so before it sends the signal.
-        if not os.path.exists(f"{self._note}.told"):  # noqa: PTH110
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal of Slurm's, and hand it on where Slurm has not sent it to the program itself."""
+        told = self._is_asked()
+        if number == signal.SIGTERM and not told:
             self._say(signalled=True)
-            _give_notice(os.environ.get(NOTICE_VARIABLE))
+            if self._signalling.reaches_tree:  # then the program may ask for it now
+                self._give_notice(self._signalling.kill_wait)
+            self._give_notice(_seconds_left(self._signalling))
+        self._is_ending |= told
+        if self._signalling.reaches_tree:
+            return
+        if self._runs:
+            _send(number)
+        else:
+            self._early.append(number)
+
+    def _is_asked(self) -> bool:
+        """Whether Fray itself wants the end, which it says before it asks Slurm for the signal."""
+        return os.path.exists(self._note + TOLD)  # noqa: PTH110
+
+    def _look(self) -> None:
+        """End the program where Fray wants that and Slurm does not do it: its controller may be away."""
+        if not self._is_asked():
+            return
+        now = time.monotonic()
+        self._told_at = self._told_at or now
+        if not self._is_ending and now - self._told_at > _SENDS_WITHIN:
+            self._is_ending = True
+            _send(signal.SIGTERM)
+        record = os.path.dirname(os.path.dirname(self._note))  # noqa: PTH120
+        if read(os.path.join(record, "status.json")).get("status") in ("succeeded", "failed", "stopped"):  # noqa: PTH118
+            kill_until_gone(lambda: descendants(os.getpid()))  # nobody else does: its supervisor has ended
+
+    def _give_notice(self, seconds: float) -> None:
+        """Write when this node is likely to be taken, where `fray.job.preemption_notice()` looks."""
+        path = os.environ.get(NOTICE_VARIABLE)
+        if path is None:
+            return
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
+            replace_file(path, f"{time.time() + seconds}\n".encode())
+        except OSError:
+            return  # SIGTERM says it too
 
     def _left(self) -> list[int]:
         try:
@@ -89,7 +141,7 @@ class Program:
         """Write the note; whether the file system took it."""
         self._values |= values
         # A signal whose handler writes it too comes before or after.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT)
         try:
             write(self._note, self._values)
         except OSError:
@@ -99,8 +151,36 @@ class Program:
         return True
 
 
-def _wait_for(program: int) -> tuple[int, dict[str, float | None]]:
-    """Wait for the program's end, and measure it meanwhile; return its status, and what it used."""
+def _send(number: int) -> None:
+    """Signal all that descends from this process."""
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _seconds_left(signalling: Signalling) -> float:
+    """Return for how long a job goes on that has got its notice, as far as Slurm says it in time.
+
+    Of one that is to make room, Slurm moves the end to the moment at which its partition's grace is over.
+    """
+    from fray_slurm._readings import read_details  # few steps come here
+
+    command = ["scontrol", "show", "job", "-o", array_id(os.environ)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ANSWERS_WITHIN)
+    except (OSError, subprocess.TimeoutExpired):
+        return signalling.kill_wait
+    job = read_details(done.stdout)
+    left = 0.0 if job is None or job.ends_at is None else job.ends_at - time.time()
+    return left if 0 < left < signalling.near_limit else signalling.kill_wait
+
+
+def _wait_for(program: int, look: Callable[[], None]) -> tuple[int, dict[str, float | None]]:
+    """Wait for the program's end; return its status, and what it used.
+
+    Args:
+        look: Called each second, as it is measured.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # kept for sigtimedwait
     samples: Samples | None = None
     due = time.monotonic() + _EVERY
@@ -114,6 +194,7 @@ def _wait_for(program: int) -> tuple[int, dict[str, float | None]]:
         signal.sigtimedwait({signal.SIGCHLD}, max(0.0, due - time.monotonic()))
         if time.monotonic() < due:
             continue  # a child ended, and it need not be the program
+        look()
         if samples is None:
             from fray_slurm._samples import Samples  # a short program does not wait for it
 
@@ -130,17 +211,6 @@ def _taken_ports() -> str | None:
         if name.startswith("FRAY_PORT_") and not port_is_free(int(value)):
             return f"could not start: port {value} ({name}) is taken on node {os.environ['SLURMD_NODENAME']}"
     return None
-
-
-def _give_notice(path: str | None) -> None:
-    """Write when this node is likely to be taken, where `fray.job.preemption_notice()` looks."""
-    if path is None:
-        return
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
-        replace_file(path, f"{time.time() + _GRACE}\n".encode())
-    except OSError:
-        return  # SIGTERM says it too
 
 
 def main() -> None:

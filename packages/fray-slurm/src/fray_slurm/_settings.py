@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fray.backend import invalid
+from fray_slurm._signalling import DEFAULT_GRACE
 
 _OPTION = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 
@@ -35,6 +36,7 @@ OWNED: Mapping[str, str] = {
     "parsable": "the job's id",
     "quiet": "the job's id",
     "requeue": "max_retries_preemption=",
+    "signal": "the option `grace` of the spec; the notice is SIGTERM",
     "test-only": "SlurmCluster.batch_script(request)",
     "wait": "cluster.wait(job_id)",
     "wrap": "the entry point",
@@ -60,7 +62,7 @@ class SlurmSettings:
     time: str | None = None
     cluster: str | None = None
     region_constraint: bool = False
-    grace: int = 60
+    grace: int = DEFAULT_GRACE
 
 
 def native_options(given: Mapping[str, Any]) -> tuple[dict[str, str | None], int]:

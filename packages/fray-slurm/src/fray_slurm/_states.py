@@ -1,9 +1,11 @@
 """What Slurm's states and reasons mean for a job, in the words of its status."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fray.cluster import ExitReason, JobStatus
-from fray_slurm._allocation import LOST_SUPERVISOR, MISSING_FOLDER
+from fray_slurm._allocation import HELD_RECORD, LOST_SUPERVISOR, MISSING_FOLDER
 from fray_slurm._ending import TAKEN_AWAY
 from fray_slurm._readings import SlurmJob
 
@@ -17,6 +19,8 @@ ENDED = frozenset(
     }
 )
 
+_END = 2000  # bytes of a batch step's output that are read from its end
+_NOT_STARTED = (126, 127)  # exit codes of a shell that could not start a program
 _NO_OUTPUT = 53  # the "signal" of a batch step whose --output its node could not open
 
 # Reasons of pending jobs, as squeue prints them.
@@ -26,6 +30,8 @@ _WAITS = {
     "Dependency": "waiting for jobs that it depends on",
     "JobHeldAdmin": "held by an administrator",
     "JobHeldUser": "held by its user (scontrol release)",
+    "JobHoldMaxRequeue": "held by Slurm, which has requeued it too often (scontrol release)",
+    "launch failed requeued held": "held by Slurm, because its node could not start it (scontrol release)",
     "Priority": "waiting behind jobs of higher priority",
     "Resources": "waiting for nodes",
     "ReqNodeNotAvail": "waiting for nodes that are down, drained or reserved",
@@ -55,6 +61,18 @@ class End:
     status: JobStatus
     reason: ExitReason
     message: str
+
+    def with_log(self, path: Path) -> "End":
+        """Add the last line of the batch step's output, which says why it failed."""
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _END))
+                words = file.read().decode(errors="replace").strip()
+        except OSError:
+            return self
+        if not words:
+            return self
+        return replace(self, message=f"{self.message}; {os.fspath(path)} ends: {words.splitlines()[-1]}")
 
 
 def pending_reason(job: SlurmJob) -> str:
@@ -135,6 +153,12 @@ def _failure(job: SlurmJob, name: str, why: str) -> End:
         return End(failed, ExitReason.COULD_NOT_START, f"{name} failed: {_NEVER[job.reason]}{why}")
     if job.exit_code == LOST_SUPERVISOR:
         return End(failed, ExitReason.LOST, f"the supervisor of {name} was killed")
+    if job.exit_code == HELD_RECORD:
+        text = (
+            f"{name}: another process holds the job's record, such as the supervisor of a run before on a "
+            "host that has failed; the file system keeps its lock until that host is up again: retry it then"
+        )
+        return End(failed, ExitReason.LOST, text)
     if job.exit_code == MISSING_FOLDER:
         text = f"{name}: the node does not see the folder of records, which all nodes must share"
         return End(failed, ExitReason.COULD_NOT_START, text)
@@ -146,5 +170,8 @@ def _failure(job: SlurmJob, name: str, why: str) -> End:
         return End(failed, ExitReason.COULD_NOT_START, text)
     if job.signal:  # Slurm's own reason is then JobLaunchFailure, which it was not
         return End(failed, ExitReason.LOST, f"the supervisor of {name} was ended by signal {job.signal}")
+    if job.exit_code in _NOT_STARTED:
+        text = f"{name}: its node could not start Fray's interpreter, which must be there by the same path"
+        return End(failed, ExitReason.COULD_NOT_START, f"{text}{why}")
     code = "an unknown code" if job.exit_code is None else f"code {job.exit_code}"
     return End(failed, ExitReason.LOST, f"the supervisor of {name} exited with {code}{why}")

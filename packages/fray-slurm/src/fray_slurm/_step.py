@@ -1,4 +1,4 @@
-"""A replica, seen from the batch step: `bare_command("fray_slurm._step")`, `[--gres=...] -- COMMAND...`.
+"""A replica, seen from the batch step: `bare_command("fray_slurm._step")`, `--grace=N [--gres=G] -- COMMAND`.
 
 The job's supervisor starts this as the replica. It starts COMMAND by srun on the replica's node, hands
 signals on to it, and ends as it ended. srun itself must not get them: on SIGTERM it kills its step at once.
@@ -27,7 +27,17 @@ from fray.backend import (
     die_with_parent,
     ends_path,
 )
-from fray_slurm._allocation import PORTS_CHECKED, Allocation, path_of, read, read_allocation, run_id, write
+from fray_slurm._allocation import (
+    PORTS_CHECKED,
+    TOLD,
+    Allocation,
+    path_of,
+    read,
+    read_allocation,
+    run_id,
+    write,
+)
+from fray_slurm._signalling import GRACE_WORD, VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +47,6 @@ if TYPE_CHECKING:
 _HOLD = 60.0  # seconds to wait for the end of a job whose step Slurm has ended
 _HOLD_UNSIGNALLED = 5.0  # the same where the program has not said that it got a signal
 _OUT_OF_MEMORY = 253  # srun's own code for a step whose control group ran out of memory
-_NEAR_LIMIT = 300.0  # seconds before the time limit in which a signal is taken for its notice
 _LOOK, _LONGEST_PAUSE = 3.0, 15.0
 _STARTS_WITHIN = 150.0  # seconds for which a step is tried that Slurm does not start
 _GONE_WITHIN = 150.0  # seconds; that a step is over is said again each minute to a slurmctld that was away
@@ -164,7 +173,7 @@ class Step:
         if step is None:
             self._srun.terminate()  # nothing runs yet
             return
-        with contextlib.suppress(OSError), open(f"{self._note}.told", "w"):  # noqa: PTH123
+        with contextlib.suppress(OSError), open(self._note + TOLD, "w"):  # noqa: PTH123
             pass
         subprocess.run(["scancel", "--signal=TERM", step], capture_output=True, check=False)
 
@@ -181,7 +190,7 @@ class Step:
             if job is None:
                 continue
             left = math.inf if job.ends_at is None else max(0.0, job.ends_at - time.time())
-            if left < _NEAR_LIMIT:
+            if left < self._allocation.signalling.near_limit:
                 deadline = time.monotonic() + left + patience
             elif job.preempted or job.state != "RUNNING":  # the partition's grace may be long
                 deadline = time.monotonic() + patience
@@ -212,6 +221,7 @@ def step_environment(environ: dict[str, str], allocation: Allocation, replica: i
     node = allocation.node_of(replica)
     first, own = (allocation.addresses[each] for each in (allocation.nodes[0], node))
     found = environ | allocation.step_variables() | {HOST_ADDRESS: own}
+    found[VARIABLE] = allocation.signalling.packed()
     if len(set(allocation.nodes)) > 1:
         for name in ("MASTER_ADDR", "FRAY_COORDINATOR_ADDRESS"):
             if name in found:
@@ -268,9 +278,14 @@ def _await_end(step: str, *, is_over: bool) -> None:
 def main() -> None:
     """Run the replica that this process's variables name."""
     cut = sys.argv.index("--")
-    gres, program = sys.argv[1:cut], sys.argv[cut + 1 :]
+    own, program = sys.argv[1:cut], sys.argv[cut + 1 :]
+    gres = [word for word in own if not word.startswith(GRACE_WORD)]
     record, replica = os.environ[JOB_VARIABLE], int(os.environ["FRAY_REPLICA_ID"])
     allocation = read_allocation(record)
+    for word in own:
+        if word not in gres:  # a plan of the release before has no such word
+            grace = int(word.removeprefix(GRACE_WORD))
+            allocation = allocation._replace(signalling=allocation.signalling._replace(grace=grace))
     if os.environ["FRAY_ATTEMPT"] != "1":
         end_earlier_steps(record, replica, run_id(allocation.variables))
     there = bare_command("fray_slurm._on_node", sys.path)

@@ -203,7 +203,7 @@ if TYPE_CHECKING:
     from fray._jobs.supervisor.command import supervisor_command
     from fray._jobs.supervisor.exits import ends_path
     from fray._jobs.supervisor.job_tree import SUPERVISOR_MODULE
-    from fray._jobs.supervisor.stopping import settle_stopped
+    from fray._jobs.supervisor.stopping import request_stop, settle_stopped
     from fray._queues import lease_machine
     from fray._queues.aio import AsyncQueue, PollingAsyncQueue, async_queue, held_within
     from fray._queues.answers import Answer, answer_of, check_error, check_lease, pack_answers, pack_failure
@@ -507,6 +507,7 @@ __all__ = [
     "refuse_python",
     "release_lock",
     "replace_file",
+    "request_stop",
     "require_api",
     "retry_delays",
     "run_aside",
@@ -607,6 +608,7 @@ _HOMES = {
     "Health": "_values.findings",
     "HostEnd": "_jobs.plans.parts",
     "HostEnding": "_jobs.plans.values",
+    "request_stop": "_jobs.supervisor.stopping",
     "settle_stopped": "_jobs.supervisor.stopping",
     "AsyncQueue": "_queues.aio",
     "AttemptEnd": "_jobs.rules.events",

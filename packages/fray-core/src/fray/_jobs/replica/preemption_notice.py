@@ -1,5 +1,6 @@
 """The notice that a replica gets when its host is taken away."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -40,11 +41,10 @@ class PreemptionNotice:
         return None if deadline is None else max(0.0, deadline - time.time())
 
     def _read(self) -> float | None:
-        if self._deadline is None and self._path is not None:
-            try:
+        # Each time: the cluster may learn more exactly when it is.
+        if self._path is not None:
+            with contextlib.suppress(OSError, ValueError):  # not written yet, or removed with the attempt
                 self._deadline = float(self._path.read_text())
-            except (OSError, ValueError):  # not written yet
-                return None
         return self._deadline
 
 

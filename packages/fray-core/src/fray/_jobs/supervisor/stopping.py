@@ -64,6 +64,21 @@ def stop_job(record: JobRecord, grace: float) -> None:
         settle_by_members(record)
 
 
+def request_stop(record: JobRecord, grace: float) -> None:
+    """Ask a job's supervisor to stop it, and return at once: where many are stopped, all of them first."""
+    path = os.fspath(record.path)
+    if not post_to_supervisor(path, f"stop {grace}"):
+        _file_stop(path, grace)
+
+
+def _file_stop(path: str, grace: float) -> bool:
+    try:
+        replace_file(os.path.join(path, STOP), str(grace).encode())
+    except OSError:
+        return False  # the disk is full or read-only, and the pipe may have a reader yet
+    return True
+
+
 class _StopOrder:
     """One call of `terminate`."""
 
@@ -99,11 +114,7 @@ class _StopOrder:
         if not self._posted:
             self._posted = post_to_supervisor(self._path, f"stop {self._grace}")
         if not self._filed and not self._posted:
-            try:
-                replace_file(os.path.join(self._path, STOP), str(self._grace).encode())
-                self._filed = True
-            except OSError:
-                return  # the disk is full or read-only, and the pipe may have a reader yet
+            self._filed = _file_stop(self._path, self._grace)
 
     def _pressed(self) -> bool:
         """Kill a supervisor that does not answer; whether its tree is gone, though it could not write so."""
