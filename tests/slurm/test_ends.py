@@ -77,7 +77,9 @@ def test_every_end_has_a_reason_and_words(
     [
         ("96:0", "lost", "supervisor .* was killed"),
         ("97:0", "could_not_start", "all nodes must share"),
+        ("98:0", "lost", "another process holds the job's record"),
         ("3:0", "lost", "exited with code 3"),
+        ("127:0", "could_not_start", "could not start Fray's interpreter"),
         ("0:53", "could_not_start", "could not write into the folder of records"),
         ("0:9", "lost", "signal 9"),
     ],
@@ -92,6 +94,30 @@ def test_a_batch_step_that_failed_without_a_word_is_asked_for_its_code(
     info = ended(cluster, recorded, f"77|FAILED|1:00|{why}")
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason(reason))
     assert re.search(says, str(info.error_message))
+
+
+def test_a_batch_step_that_failed_says_its_last_words(
+    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path
+) -> None:
+    job_id = launch(cluster, program("pass"))
+    log = tmp_path / "records" / job_id / "slurm" / "slurm.log"
+    log.write_text("one\n/opt/python: No such file or directory\n")
+    recorded.says("scontrol", "JobId=77 JobState=FAILED Reason=NonZeroExitCode ExitCode=127:0\n")
+    recorded.says("squeue", "77|FAILED|1:00|NonZeroExitCode\n")
+    message = str(polled(cluster, job_id).error_message)
+    assert message.endswith(f"{log} ends: /opt/python: No such file or directory")
+
+
+def test_a_member_whose_batch_step_had_begun_was_not_cancelled(
+    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path
+) -> None:
+    """It failed before it could note anything, and neither queue nor accounts know it any more."""
+    sweep = cluster.launch_many([JobRequest("one", program("pass"))] * 2)
+    (tmp_path / "records" / sweep / "slurm" / "slurm-77_0.log").write_text("no such interpreter\n")
+    polled(cluster, sweep)
+    begun, never = (cluster.poll(f"{sweep}/{position}") for position in range(2))
+    assert (begun.status, begun.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    assert never.status is JobStatus.STOPPED
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "A_STATE_OF_2031"])
@@ -114,6 +140,8 @@ def test_a_job_that_goes_on_has_not_ended(cluster: Cluster, recorded: RecordedSl
         ("PartitionNodeLimit", "will never start: it asks for more nodes than the partition"),
         ("QOSMaxWallDurationPerJobLimit", "will never start: it asks for more time than its QOS"),
         ("ReqNodeNotAvail, UnavailableNodes:n7", "down, drained or reserved (ReqNodeNotAvail, Unav"),
+        ("launch failed requeued held", "its node could not start it (scontrol release)"),
+        ("JobHoldMaxRequeue", "requeued it too often (scontrol release)"),
         ("NewReason", "waiting in the queue (NewReason)"),
         ("None", "waiting for Slurm to look at it"),
     ],
@@ -403,7 +431,10 @@ def test_a_slurm_that_answered_slowly_once_leaves_no_sweep_as_it_was(
 
 
 def test_a_job_that_was_requeued_is_stopped_though_nobody_can_be_asked(
-    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path
+    cluster: Cluster,
+    recorded: RecordedSlurm,
+    tmp_path: Path,
+    runs_elsewhere: Callable[[Path], None],
 ) -> None:
     """Its supervisor was on a node that was taken away; from here, nobody sees whether it lives."""
     job_id = launch(cluster, program("pass"))
@@ -417,18 +448,14 @@ def test_a_job_that_was_requeued_is_stopped_though_nobody_can_be_asked(
     assert cluster.poll(job_id).status is JobStatus.STOPPED
 
 
-def runs_elsewhere(record: Path) -> None:
-    """Let the record of a job say that its first attempt runs, on a host that this one cannot ask."""
-    status = json.loads((record / "status.json").read_text())
-    status |= {"status": "running", "started_at": time.time()}
-    status["tasks"][0] |= {"status": "running", "attempt": 1}
-    (record / "status.json").write_text(json.dumps(status))
-    (record / "lock").write_text(json.dumps({"host": "n9", "boot": "another"}).ljust(1024))
-
-
 @pytest.mark.parametrize("final", [True, False])
 def test_terminate_comes_back_from_a_job_that_slurm_cannot_end(
-    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, final: bool
+    cluster: Cluster,
+    recorded: RecordedSlurm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    final: bool,
+    runs_elsewhere: Callable[[Path], None],
 ) -> None:
     """As on a node that hangs. The record says that the job was stopped, or that it runs there."""
     job_id = launch(cluster, program("pass"))
@@ -457,7 +484,12 @@ def test_terminate_comes_back_from_a_job_that_slurm_cannot_end(
 
 @pytest.mark.parametrize("queue", ["77|PENDING|1:00|BeginTime", "77|NODE_FAIL|1:00|None"])
 def test_a_server_that_slurm_has_taken_away_is_no_endpoint(
-    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str
+    cluster: Cluster,
+    recorded: RecordedSlurm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    queue: str,
+    runs_elsewhere: Callable[[Path], None],
 ) -> None:
     """Its supervisor ended with its host, and the record says that it runs."""
     job_id = launch(cluster, program("pass"))

@@ -124,11 +124,23 @@ def test_replicas_get_a_signal_before_the_time_limit() -> None:
         ({"nodelist": "n1'; rm"}, "without quotes"),
         ({"nodelist": "n1\n#SBATCH --uid=0"}, "printable"),
         ({"replicas_per_node": 0}, "1 or more"),
+        ({"signal": "USR1@120"}, "grace"),
     ],
 )
 def test_a_native_option_that_cannot_be_is_refused(native: dict[str, object], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         options_of(backend={"slurm": native})
+
+
+@pytest.mark.parametrize("option", ["gres", "gpus", "gpus-per-node", "mem-per-gpu"])
+def test_what_is_for_a_node_is_refused_where_several_replicas_may_be_on_one(option: str) -> None:
+    """Slurm gives all of it to the first of them, and the others wait for ever."""
+    gpus = ResourceConfig.with_gpu("A100", count=2, replicas=4)
+    with pytest.raises(ValueError, match="several may be on one node"):
+        options_of(resources=gpus, backend={"slurm": {option: "8", "replicas_per_node": 4}})
+    with pytest.raises(ValueError, match="several may be on one node"):
+        options_of(resources=ResourceConfig(replicas=2), gang=True, backend={"slurm": {option: "8"}})
+    assert options_of(resources=gpus, backend={"slurm": {option: "8"}})[option] == "8"
 
 
 def test_options_of_other_clusters_are_passed_over() -> None:

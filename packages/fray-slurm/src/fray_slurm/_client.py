@@ -33,6 +33,8 @@ _AWAY = (
     "protocol authentication error",
 )
 _LARGEST_ARRAY = 1001  # Slurm's own default
+_ASKS_AGAIN = 30.0  # seconds after which a name that was not to be had is asked for again
+_ACCOUNTS_WITHIN = 300.0  # seconds for which accounting that fails is taken for one that is away
 _UNKNOWN_TASK = "not found"  # of an array
 _UNKNOWN_JOB = "invalid job id specified"
 
@@ -51,7 +53,9 @@ class SlurmClient:
     def __init__(self, cluster: str | None = None) -> None:
         self._cluster = cluster
         self._accounting = True
+        self._accounts_fail_since: float | None = None
         self._name: str | None = None
+        self._names_from = 0.0  # when its name may be asked for, by the monotonic clock
         self.seconds = 0.0
         """How long its commands have taken, all together."""
 
@@ -92,6 +96,9 @@ class SlurmClient:
 
         Args:
             since: Seconds since the epoch; without a start, sacct begins at midnight.
+
+        Raises:
+            ClusterUnavailableError: It fails, and has not failed for so long that there may be none.
         """
         if not self._accounting or shutil.which("sacct") is None:
             return {}
@@ -99,10 +106,16 @@ class SlurmClient:
         command = ["sacct", "-X", "--parsable2", "--noheader", f"--format={ACCOUNT_FORMAT}"]
         wanted = ",".join(dict.fromkeys(job.partition("_")[0] for job in jobs))  # tasks: by their array
         try:
-            return read_accounts(self._run([*command, f"--starttime={start}", f"--jobs={wanted}"]))
+            found = read_accounts(self._run([*command, f"--starttime={start}", f"--jobs={wanted}"]))
         except SlurmError as error:
             self._accounting = "disabled" not in str(error)
+            now = time.monotonic()
+            self._accounts_fail_since = self._accounts_fail_since or now
+            if self._accounting and now - self._accounts_fail_since < _ACCOUNTS_WITHIN:
+                raise ClusterUnavailableError(str(error)) from None
             return {}
+        self._accounts_fail_since = None
+        return found
 
     def details(self, job_id: str) -> SlurmJob | None:
         """Return what `scontrol` prints of one job; None where it knows none."""
@@ -123,9 +136,12 @@ class SlurmClient:
         if cluster is None or self._cluster == "all":
             return False
         if self._name is None:
+            if time.monotonic() < self._names_from:  # each call would wait as long as the last one
+                return False
             try:
                 self._name = self._cluster or self._setting("ClusterName")
             except (ClusterUnavailableError, SlurmError):
+                self._names_from = time.monotonic() + _ASKS_AGAIN
                 return False
         return self._name != "" and cluster.casefold() not in self._name.casefold().split(",")
 
@@ -217,6 +233,8 @@ class SlurmClient:
                 f"there is no {program!r} on the PATH: Slurm's commands are needed; work on a login node of "
                 "the cluster, or load its module"
             ) from None
+        except OSError as error:  # this host has no process or memory left, say
+            raise ClusterUnavailableError(f"{program} could not be started: {error.strerror}") from None
         except subprocess.TimeoutExpired:
             raise ClusterUnavailableError(f"{program} did not answer within {_PATIENCE:g} s") from None
         finally:

@@ -7,7 +7,7 @@ from fray import FrayError
 from fray.backend import Finding, Health
 from fray_slurm._client import SlurmClient
 
-_NEEDED = ("sbatch", "squeue", "scontrol", "scancel")
+_NEEDED = ("sbatch", "squeue", "scontrol", "scancel", "srun")
 
 
 def check_slurm(client: SlurmClient) -> Iterator[Finding]:

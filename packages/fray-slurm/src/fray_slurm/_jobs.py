@@ -98,13 +98,14 @@ class SlurmJobs(DirectoryCluster):
         if job is None:
             if not self._table.is_gone(key):
                 return self._unanswered(info)
-            end = forgotten(number, started=_runs(record, number))
+            began = _runs(record, number) or ("_" in number and log_of(record, number).exists())
+            end = forgotten(number, started=began)
         else:
             job = self._with_code(job)
             found = end_of(job)
             if found is None:
                 return self._shown(info, job)
-            end = found
+            end = found if job.exit_code in (None, 0) else found.with_log(log_of(record, number))
         fresh = record.written()
         if fresh.finished or not self._settled(job, key):
             return fresh
@@ -225,6 +226,13 @@ def has_run(record: JobRecord) -> bool:
     """Whether the Slurm job that was submitted last for a record has started."""
     number = read(path_of(os.fspath(record.path), JOB)).get("id")
     return number is not None and _runs(record, number)
+
+
+def log_of(record: JobRecord, number: str) -> Path:
+    """Return the file with the output of a batch step; that of a task is in the record of all."""
+    if "_" not in number:
+        return record.path / FOLDER / "slurm.log"
+    return record.path.parent.parent / FOLDER / f"slurm-{number}.log"
 
 
 def _changed_at(folder: Path) -> float:

@@ -11,6 +11,8 @@ from fray_slurm._settings import SlurmSettings, native_options
 _MIB = 1 << 20
 _ANY_GPU = "any"
 _LONGEST_COMMENT = 1024
+_OF_A_NODE = frozenset({"gres", "gpus", "gpus-per-node", "mem-per-gpu"})
+"""Options of sbatch that are for a node, not for a replica."""
 
 
 def directives(
@@ -25,6 +27,7 @@ def directives(
         ValueError: `backend={"slurm": {...}}` has what cannot be.
     """
     native, per_node = native_options(request.backend.get("slurm", {}))
+    _check_shares(request, native, per_node)
     preempted = "requeue" if request.max_retries_preemption else "no-requeue"
     options: dict[str, str | None] = {
         "job-name": job_id,
@@ -43,6 +46,19 @@ def directives(
     if "mem" in native or "mem-per-gpu" in native:
         options.pop("mem-per-cpu", None)
     return options | native
+
+
+def _check_shares(request: JobRequest, native: Mapping[str, str | None], per_node: int) -> None:
+    """Refuse what each of several replicas on one node would ask for as a whole, so that one of them runs."""
+    resources = request.resources
+    one = replica_count(resources) == 1 or (isinstance(resources.device, GpuConfig) and per_node == 1)
+    whole = sorted(_OF_A_NODE & set(native))
+    if whole and not one:
+        raise ValueError(
+            f"backend['slurm'] cannot set {whole[0]!r} for job {request.name!r}, of whose replicas several "
+            "may be on one node: Slurm gives the first of them all of it; use "
+            "ResourceConfig(device=GpuConfig(...), ram=...), of which each replica gets its own share"
+        )
 
 
 def batch_script(options: Mapping[str, str | None], command: Sequence[str], folder: str) -> str:

@@ -41,13 +41,14 @@ def check_shared(client: SlurmClient, folder: Path, settings: SlurmSettings) -> 
 def kind_of(folder: Path, mounts: str | None = None) -> str:
     """Return the kind of the file system that a folder is on; "" where that is not known."""
     text = mounts if mounts is not None else _mounts()
+    place_of_it = os.path.realpath(folder)  # a link leads to another file system, as a rule
     best, kind = "", ""
     for line in text.splitlines():
         words = line.split()
         if len(words) < 3:
             continue
         place = words[1].replace("\\040", " ")
-        inside = place == "/" or f"{folder}/".startswith(f"{place}/")
+        inside = place == "/" or f"{place_of_it}/".startswith(f"{place}/")
         if inside and len(place) >= len(best):
             best, kind = place, words[2]
     return kind
