@@ -49,8 +49,8 @@ class LocalSlurm:
             what a client does about very many jobs.
         accounting: Whether slurmdbd runs, on a MariaDB of its own, so that `sacct` answers.
         tracking: How it knows, and signals, the processes of a step: `linuxproc`, `pgid`, or `cgroup`, for
-            which this user must be allowed to make control groups. Slurm names these by its nodes, whose names
-            have an ending of their own then.
+            which this user must be allowed to make control groups. Slurm names these by its nodes, so the
+            names of nodes have an ending of their own then.
     """
 
     def __init__(
