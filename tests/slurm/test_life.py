@@ -283,6 +283,25 @@ def test_no_secret_is_in_the_script_or_with_slurm(
     assert (tmp_path / "records").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.timeout(240)
+def test_a_replica_that_ends_at_an_early_notice_of_the_limit_has_not_finished(
+    slurm: LocalSlurm, tmp_path: Path
+) -> None:
+    """Its job would read succeeded, and what runs after it would start."""
+    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5&grace=600")
+    saved = tmp_path / "saved"
+    job_id = launch(cluster, program(TRAIN, saved, 6000), "train", backend={"slurm": {"time": "8"}})
+    try:
+        until((tmp_path / "saved0").exists, "it has its notice, and saves", PATIENCE)
+        with pytest.raises(TimeoutError):
+            cluster.wait(
+                job_id, timeout=75
+            )  # more than Slurm takes to end a job of which it has given notice
+        assert cluster.poll(job_id).status is JobStatus.RUNNING
+    finally:
+        cluster.terminate(job_id, grace=0.0)
+
+
 def test_a_time_limit_gives_grace_and_is_called_by_its_name(limited: tuple[Cluster, str, Path]) -> None:
     cluster, job_id, saved = limited
     info = cluster.wait(job_id, timeout=150)
