@@ -152,6 +152,7 @@ def test_a_job_is_stopped_to_its_end_while_the_controller_is_away(
         until(lambda: not running(pid), "its program is gone", PATIENCE)
     finally:
         slurm.start_controller()
+        slurm.wait_until_idle()
     assert taken(tmp_path) == ["SIGTERM"]
 
 
