@@ -6,6 +6,7 @@ import http.client
 import pickle
 import socket
 import subprocess
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -326,13 +327,40 @@ def test_every_route_refuses_in_the_same_words() -> None:
         assert {answer.result()[0] for answer in late} == {408}
 
 
-def test_tls_by_certificate_files(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+def certificate_of(names: str, folder: Path) -> tuple[str, str]:
+    """Make a certificate of these names that signs itself; return its file and that of its key."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+         "-addext", f"subjectAltName={names}", "-keyout", key, "-out", certificate],
         check=True, capture_output=True,
     )  # fmt: skip
+    return str(certificate), str(key)
+
+
+def test_a_server_for_other_machines_has_a_certificate_of_its_name_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate = certificate_of("DNS:localhost", tmp_path)
+    command = [sys.executable, "-m", "fray", "queue", "serve", "--host", "0.0.0.0"]
+    command += ["--queue", "requests", "--max-attempts", "3", "--certificate", *certificate]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = process.stdout.readline().strip().rpartition(":")[2]
+            url, trusting = f"https://localhost:{port}/requests", ("--ca-file", certificate[0])
+            assert main(["queue", "push", url, "a", *trusting]) == 0
+            assert main(["queue", "create", url, "--max-attempts", "3", *trusting]) == 0
+        finally:
+            process.terminate()
+            assert process.wait(20) == 0
+    for wrong in (["--queue", "a..b"], ["--queue", "q", "--max-attempts", "0"]):
+        assert main(["queue", "serve", *wrong]) in (1, 2)
+        assert "a..b" in (error := capsys.readouterr().err) or "max_attempts" in error
+
+
+def test_tls_by_certificate_files(tmp_path: Path) -> None:
+    certificate, key = certificate_of("IP:127.0.0.1", tmp_path)
     with HttpQueueServer(certificate=(certificate, key)) as server:
         assert server.url.startswith("https://")
         queue = server.new_queue("q")

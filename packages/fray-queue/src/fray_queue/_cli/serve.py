@@ -111,7 +111,7 @@ def serve(
     )
     with server:
         for name in names:
-            server.new_queue(name, max_attempts=max_attempts)
+            server.make_queue(name, max_attempts=max_attempts)
         wait = ending_signal()
         if own is None:
             click.echo(f"its token is in {token_path(server.port)}", err=True)

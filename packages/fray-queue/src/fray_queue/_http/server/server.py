@@ -14,6 +14,7 @@ from aiohttp import web
 
 from fray import FrayError
 from fray.backend import ServerThread, is_loopback
+from fray_queue._checks import check_bounds, check_name
 from fray_queue._engines.opening import engine_at
 from fray_queue._http.client.queue import HttpQueue, token_from_environment
 from fray_queue._http.protocol.limits import Limits
@@ -102,6 +103,7 @@ class HttpQueueServer:
         else:
             lease_clock = process_clock() if clock is None else manual_clock(clock)
             self._open_store = in_sqlite(store, limits=self._limits, clock=lease_clock)
+        self._registry: tuple[QueueRegistry, asyncio.AbstractEventLoop] | None = None
         # uvloop takes a fifth less time for a request.
         self._server = ServerThread(self._serve, "fray-queue-server", loop_factory=uvloop.new_event_loop)
 
@@ -172,6 +174,21 @@ class HttpQueueServer:
         queue.size()
         return queue
 
+    def make_queue(
+        self,
+        name: str,
+        *,
+        max_attempts: int | None = None,
+        max_size: int | None = None,
+        max_dead: int | None = None,
+    ) -> None:
+        """Make a queue as `new_queue` does, without a client: the server may have no address for one here."""
+        settings = check_bounds(max_attempts, max_size, max_dead)
+        if self._registry is None:
+            raise ValueError("the server has no queues before it is started, and after it is stopped")
+        registry, loop = self._registry
+        asyncio.run_coroutine_threadsafe(registry.create(check_name(name), settings, None), loop).result()
+
     def __enter__(self) -> "HttpQueueServer":
         return self.start()
 
@@ -196,11 +213,13 @@ class HttpQueueServer:
             await runner.setup()
             site = web.TCPSite(runner, self._host, self._port, ssl_context=self._tls())
             await site.start()
+            self._registry = registry, asyncio.get_running_loop()
             listens_at(runner.addresses[0][1])
             await stopping.wait()
             registry.closing = True
             registry.wake_all()
         finally:
+            self._registry = None
             for chore in chores:
                 chore.cancel()
             await _hang_up(runner)
