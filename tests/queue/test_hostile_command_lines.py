@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fray import SpecError
+from fray.queue import open_queue
 from fray.testing.command_line import main
 from fray_queue import HttpQueueServer
 
@@ -107,6 +109,11 @@ def test_a_server_that_cannot_serve_says_why(
         "http://u:hunter2pw@/q",
         "//u:hunter2pw@h/q?token=hunter2pw",
         "//u:so?hunter2pw@h/q",
+        *(
+            f"abfs://container/q?account_name=a&{option}=hunter2pw"
+            for option in ("account_key", "sas_token", "connection_string", "client_secret", "credential")
+        ),
+        "s3://bucket/q?key=AKIA&secret=hunter2pw",
     ],
 )
 def test_no_secret_of_a_url_is_printed_whatever_else_is_wrong_with_it(
@@ -116,3 +123,13 @@ def test_no_secret_of_a_url_is_printed_whatever_else_is_wrong_with_it(
     printed = capsys.readouterr()
     assert printed.err
     assert "hunter2pw" not in printed.err + printed.out
+
+
+@pytest.mark.parametrize(
+    "option",
+    [*("token", "secret", "password"), *("account_key", "sas_token", "connection_string", "client_secret")],
+)
+def test_a_secret_of_an_object_store_is_taken_from_no_url(option: str) -> None:
+    with pytest.raises(SpecError, match=f"pass '{option}' as a keyword or by the environment") as refusal:
+        open_queue(f"abfs://container/q?account_name=a&{option}=hunter2pw")
+    assert "hunter2pw" not in str(refusal.value)

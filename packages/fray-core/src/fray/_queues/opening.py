@@ -8,7 +8,10 @@ from fray._discovery.specs import bind_options, parse_query
 from fray._values.errors import SpecError
 
 # Options that a URL must not carry: URLs end in logs, shell histories and process lists.
-_SECRETS = frozenset({"token", "secret", "password"})
+_SECRETS = frozenset(
+    {"token", "secret", "password", "credential"}
+    | {"account_key", "sas_token", "connection_string", "client_secret"}  # of Azure's file system
+)
 
 
 def open_queue(url: str, **options: Any) -> Queue[Any]:
