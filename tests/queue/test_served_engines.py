@@ -410,6 +410,20 @@ def test_an_engine_that_goes_away_is_reported_and_found_again(kind: str, tmp_pat
         queue.close()
 
 
+def test_an_engine_is_found_again_after_an_error_of_another_kind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PostgresServer(tmp_path / "engine") as engine, HttpQueueServer(engine=engine.url) as server:
+        with server.new_queue("q") as queue:
+            queue.push("x")
+        engine.sql("ALTER TABLE fray.replies RENAME TO others")
+        assert wait_until(lambda: "no sample of the queues" in caplog.text)
+        engine.kill()
+        assert wait_until(lambda: call(server, "/healthz")[0] == 503)
+        engine.start()
+        assert wait_until(lambda: call(server, "/healthz")[0] == 200)
+
+
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_server_does_not_start_without_its_engine(kind: str, tmp_path: Path) -> None:
     engine = own_engine(kind, tmp_path / "engine")

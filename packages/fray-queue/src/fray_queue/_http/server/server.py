@@ -251,9 +251,15 @@ async def _hang_up(runner: web.ServerRunner) -> None:
 
 
 async def _sample(registry: QueueRegistry) -> None:
+    logged = ""
     while True:
         await asyncio.sleep(_SAMPLE_EVERY)
         try:
             await registry.sample()
         except (FrayError, OSError) as error:  # clients get it; this is only about numbers
             _log.debug("no sample of the queues: %s", error)
+        except Exception as error:  # noqa: BLE001 - a sample is also what finds an engine that was away
+            if logged != (logged := repr(error)):
+                _log.error("no sample of the queues: %s", logged)  # its frames would hold connections
+        else:
+            logged = ""
