@@ -1,5 +1,6 @@
 """HttpQueue reads whatever a server, or a proxy before it, may make of an answer by the rules of HTTP/1.1."""
 
+import asyncio
 import itertools
 import json
 import signal
@@ -9,9 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import psutil
 import pytest
+from cutting_proxy import CuttingProxy
 from last_words import give_time
 from local_server import LocalServer
 from queue_processes import wait_until
@@ -260,3 +263,70 @@ def test_threads_that_come_at_once_leave_no_more_than_some_connections_open() ->
         queue.done_many(lease for lease in leases if lease)
         assert (queue.size(), sockets()) == (0, 32)
         queue.close()
+
+
+@pytest.fixture
+def behind_a_router() -> Iterator[tuple[CuttingProxy, HttpQueue[int]]]:
+    with (
+        HttpQueueServer() as server,
+        CuttingProxy(server.port) as proxy,
+        HttpQueue[int](f"http://127.0.0.1:{proxy.port}", "q", create=True, timeout=3.0) as queue,
+    ):
+        yield proxy, queue
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_connection_that_a_router_forgot_is_replaced(
+    behind_a_router: tuple[CuttingProxy, HttpQueue[int]], asynchronous: bool
+) -> None:
+    proxy, queue = behind_a_router
+
+    async def push_twice() -> None:
+        await queue.aio.push(1)
+        proxy.forget_all()
+        await queue.aio.push(2)
+
+    if asynchronous:
+        asyncio.run(push_twice())
+    else:
+        queue.push(1)
+        proxy.forget_all()
+        queue.push(2)
+    assert [lease.item for lease in queue.pop_many(3)] == [1, 2]
+
+
+def test_a_server_that_does_not_answer_on_a_new_connection_either_is_named_in_time(
+    behind_a_router: tuple[CuttingProxy, HttpQueue[int]],
+) -> None:
+    proxy, queue = behind_a_router
+    queue.push(1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        proxy.lead_to(mute.getsockname()[1])
+        proxy.forget_all()
+        with pytest.raises(QueueUnavailableError, match="for 3 s"):
+            queue.push(2)
+
+
+def test_a_connection_that_was_idle_for_a_minute_is_not_used_again(
+    behind_a_router: tuple[CuttingProxy, HttpQueue[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, queue = behind_a_router
+    queue.push_many([1, 2])
+    assert (queue.size(), proxy.connections) == (2, 1)
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 61)
+    assert (queue.size(), proxy.connections) == (2, 2)
+
+
+def test_the_system_keeps_a_connection_alive_that_waits(
+    behind_a_router: tuple[CuttingProxy, HttpQueue[int]],
+) -> None:
+    proxy, queue = behind_a_router
+    queue.push(1)
+
+    def timer() -> str:
+        found = map(str.split, Path("/proc/net/tcp").read_text().splitlines()[1:])
+        (ours,) = [each for each in found if each[2].endswith(f":{proxy.port:04X}") and each[3] == "01"]
+        return ours[5]
+
+    wait_until(lambda: timer().startswith("02:"))  # that of keep-alive

@@ -1,4 +1,7 @@
-"""A proxy of bytes that cuts connections: between a request and its answer, or all of them at once."""
+"""A proxy of bytes that cuts connections: between a request and its answer, or all of them at once.
+
+It may also forget connections, as a router does: both ends have them open, and nothing passes any more.
+"""
 
 import contextlib
 import socket
@@ -20,6 +23,7 @@ class CuttingProxy:
         """About every so-manieth answer is swallowed, and its connection cut; 0 for none."""
         self.cuts = 0
         self._answers = 0
+        self._forgotten: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._threads = [threading.Thread(target=self._accept)]
@@ -41,6 +45,8 @@ class CuttingProxy:
     def _pass_on(self, source: socket.socket, sink: socket.socket, counts: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                if source in self._forgotten:
+                    continue
                 if counts and self._is_cut():
                     break
                 sink.sendall(data)
@@ -64,6 +70,10 @@ class CuttingProxy:
     def lead_to(self, port: int) -> None:
         """Connect who comes from now on to another server; what is connected stays where it is."""
         self._target = port
+
+    def forget_all(self) -> None:
+        """Pass on nothing of what is connected, and leave it open; who comes again is served."""
+        self._forgotten |= {each for pair in list(self._pairs) for each in pair}
 
     def cut_all(self) -> None:
         """Cut what is connected; who comes again is served."""

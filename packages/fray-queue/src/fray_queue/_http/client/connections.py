@@ -23,6 +23,7 @@ from fray_queue._http.client.network import Network, Socket
 from fray_queue._http.client.socket import NO_ANSWER
 
 _LONGEST_PAUSE = 2.0
+_LONGEST_IDLE = 60.0  # seconds; a router or a firewall may have forgotten the connection, and says nothing
 _MOST_IDLE = 32  # sockets that wait for the next request; more are closed
 
 
@@ -50,6 +51,7 @@ class _Line:
     socket: Socket | None = None
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     number: int = 0
+    idle_since: float = 0.0
 
     @property
     def key(self) -> str:
@@ -91,6 +93,7 @@ class Connections:
                     await self.network.last_words(self._withdraw(request, key))
                 raise
             finally:
+                line.idle_since = time.monotonic()
                 with self._lock:
                     self._idle.append(line)
                     if len(self._idle) > _MOST_IDLE:  # its name stays: the server remembers each for an hour
@@ -100,6 +103,7 @@ class Connections:
         end: float | None = None  # counted from when the server went away, which may be late in a long poll
         # At once the first time: an idle connection may have been closed at the other end.
         for pause in chain([0.0], retry_delays(0.05, _LONGEST_PAUSE)):
+            reused = line.socket is not None
             try:
                 status, answer = await self._once(line, request)
                 if status < 300:  # a redirection is followed by nobody
@@ -113,8 +117,9 @@ class Connections:
                 if isinstance(error, FrayError | ssl.SSLCertVerificationError):
                     raise
                 problem = error
-            if end is None:  # a timeout is what it was waited for already
-                end = time.monotonic() + (0.0 if isinstance(problem, TimeoutError) else self._timeout)
+            if end is None:  # after a timeout it was waited already; but the connection may have been dead
+                waited = isinstance(problem, TimeoutError) and problem.errno is None and not reused
+                end = time.monotonic() + (0.0 if waited else self._timeout)
             if time.monotonic() + pause >= end:
                 raise QueueUnavailableError(
                     f"{self.address.url} did not answer for {self._timeout:g} s: "
@@ -152,7 +157,10 @@ class Connections:
             for line in inherited:
                 _hang_up(line)  # which the parent does not notice: it has the same sockets open
         with self._lock:
-            return self._idle.pop() if self._idle else _Line()
+            line = self._idle.pop() if self._idle else _Line()
+        if time.monotonic() - line.idle_since > _LONGEST_IDLE:
+            _hang_up(line)
+        return line
 
     def close(self) -> None:
         """Hang up; the next request connects again."""

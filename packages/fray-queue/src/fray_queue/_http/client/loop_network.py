@@ -18,7 +18,7 @@ from fray import FrayError
 from fray.backend import held_within
 from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.network import LAST_WORDS, Socket
-from fray_queue._http.client.socket import NO_ANSWER, PIECE, Answer
+from fray_queue._http.client.socket import NO_ANSWER, PIECE, Answer, prepare
 
 R = TypeVar("R")
 
@@ -58,7 +58,7 @@ class LoopNetwork:
     ) -> "LoopSocket":
         sock.setblocking(False)
         await loop.sock_connect(sock, target)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        prepare(sock)
         opened = LoopSocket(loop, sock)
         if address.tls is not None:
             await opened.begin_tls(address.tls, address.host)

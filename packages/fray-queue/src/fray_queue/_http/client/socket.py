@@ -15,8 +15,19 @@ _CHUNK = 1 << 16
 PIECE = 1 << 20
 """Bytes of a body that have to go out within the time of one step."""
 
+_KEPT_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}  # routers forget after 5 minutes
+
 NO_ANSWER = (OSError, HttpParserError)
 """What `HttpSocket` raises when an answer did not come, or was none."""
+
+
+def prepare(sock: socket.socket) -> None:
+    """Send small requests at once, and keep a connection alive on which an answer takes long."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEPT_ALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:  # not every system has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class HttpSocket:
@@ -35,7 +46,7 @@ class HttpSocket:
         self._answer = Answer()
         self._sock = socket.create_connection((host, port), timeout)
         try:
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            prepare(self._sock)
             if tls is not None:
                 self._sock = tls.wrap_socket(self._sock, server_hostname=host)
         except BaseException:
