@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from fray import FrayError, JobNotFoundError, SerializationError
-from fray.backend import Supervision, dumps, environment_of, oom_kills
+from fray.backend import Supervision, dumps, environment_of, memory_bytes, oom_kills
 from fray.cluster import (
     Cluster,
     Entrypoint,
@@ -444,6 +444,32 @@ def test_a_kill_for_memory_is_read_where_the_system_counts_it(tmp_path: Path) ->
     own.mkdir()
     (own / "memory.events").write_text("oom 9\noom_kill 5\n")
     assert oom_kills([str(own)], str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 5
+
+
+def test_memory_is_limited_by_each_control_group_that_the_process_is_in(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    unit = groups / "system.slice" / "queues.service"
+    unit.mkdir(parents=True)
+
+    def found() -> int:
+        return memory_bytes(str(proc), str(groups))
+
+    machine = found()
+    assert machine == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    (proc / "self" / "cgroup").write_text("0::/system.slice/queues.service\n")
+    (unit / "memory.max").write_text("max\n")
+    assert found() == machine
+    (unit.parent / "memory.max").write_text("20000000\n")
+    assert found() == 20000000
+    (unit / "memory.max").write_text("10000000\n")
+    assert found() == 10000000
+    (proc / "self" / "cgroup").write_text("4:memory:/docker/of-the-host\n0::/\n")
+    (groups / "memory").mkdir()
+    (groups / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert found() == machine
+    (groups / "memory" / "memory.limit_in_bytes").write_text("30000000\n")
+    assert found() == 30000000
 
 
 def test_a_state_directory_that_was_open_is_closed_and_somebody_elses_is_refused(state_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""What this machine has: CPUs, memory, GPUs, as far as this process may use them."""
+"""What this machine has: CPUs and GPUs, as far as this process may use them."""
 
 import os
 import sys
@@ -18,13 +18,6 @@ def cpu_count() -> float:
     if len(quota) == 2 and quota[0] > 0:
         return min(float(usable), quota[0] / quota[1])
     return float(usable)
-
-
-def memory_bytes() -> int:
-    """Return the memory of the machine, or of the control group that this process is in."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = _numbers(_CGROUP / "memory.max") or _numbers(_CGROUP / "memory" / "memory.limit_in_bytes")
-    return min([total, *limits])
 
 
 def gpu_ids() -> list[str]:

@@ -147,6 +147,7 @@ if TYPE_CHECKING:
     from fray._jobs.processes.bare import bare_command
     from fray._jobs.processes.file_lock import release_lock, wait_for_lock
     from fray._jobs.processes.memory_group import MemoryGroup, leave_group, limits_memory
+    from fray._jobs.processes.memory_limit import memory_bytes
     from fray._jobs.processes.oom import oom_kills
     from fray._jobs.processes.ports import HeldPorts, free_ports, port_is_free
     from fray._jobs.processes.spawn import start_program
@@ -464,6 +465,7 @@ __all__ = [
     "locked_environment",
     "map_in_threads",
     "may_block",
+    "memory_bytes",
     "name_given_up",
     "named_arguments",
     "note_kept",
@@ -586,6 +588,7 @@ _HOMES = {
     "follow_members": "_jobs.clusters.sweep_log",
     "TURN": "_jobs.plans.sweep_plan",
     "runner": "_jobs",
+    "memory_bytes": "_jobs.processes.memory_limit",
     "oom_kills": "_jobs.processes.oom",
     "start_program": "_jobs.processes.spawn",
     "process_tree": "_jobs",

@@ -11,6 +11,7 @@ from fray.backend import (
     check_count,
     invalid,
     limits_memory,
+    memory_bytes,
     plan_of,
     plan_with_environment,
     refuse_fields,
@@ -45,7 +46,7 @@ class Machine:
             raise invalid("cpus", "a number above 0", cpus)
         return cls(
             cpus=_machine.cpu_count() if cpus is None else cpus,
-            memory=_machine.memory_bytes() if memory is None else parse_size(memory, field="memory"),
+            memory=memory_bytes() if memory is None else parse_size(memory, field="memory"),
             gpus=_first_gpus(gpus),
         )
 

@@ -18,7 +18,7 @@ def oom_kills(groups: Iterable[str] = (), proc: str = "/proc", cgroups: str = "/
 
     Where they are not counted: those of this process's own group, or of the machine.
     """
-    for directory in (*groups, *_groups(proc, cgroups)):
+    for directory in (*groups, *memory_groups(proc, cgroups)):
         for name, key in _COUNTERS:
             count = _read(os.path.join(directory, name), key)
             if count is not None:
@@ -26,8 +26,8 @@ def oom_kills(groups: Iterable[str] = (), proc: str = "/proc", cgroups: str = "/
     return _read(os.path.join(proc, "vmstat"), "oom_kill") or 0
 
 
-def _groups(proc: str, cgroups: str) -> list[str]:
-    """The directories of this process's memory group, in version 2 and in version 1."""
+def memory_groups(proc: str, cgroups: str) -> list[str]:
+    """Return the directories of this process's memory group, in version 2 and in version 1."""
     found = []
     for line in lines_of(os.path.join(proc, "self", "cgroup")):
         _, kinds, path = line.split(":", 2)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fray import TaskOptions, UnsupportedError
+from fray.backend import memory_bytes
 from fray.job import ActorOptions
-from fray_local._machine import gpu_ids, memory_bytes
+from fray_local._machine import gpu_ids
 
 _PARTS = 10_000
 """What one of a resource is counted in: sums of fractions would not come out even, and lose a slot."""

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fray import FrayError
-from fray.backend import StoredValue
-from fray_local._machine import memory_bytes
+from fray.backend import StoredValue, memory_bytes
 from fray_local._process.protocol.wire import OutOfDescriptorsError
 
 VALUE, ERROR, END, CANCELLED = 1, 2, 3, 4
