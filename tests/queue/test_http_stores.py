@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from queue_processes import ServerProcess, wait_until
 from wall_clock import WallClock, check_leases_last
@@ -179,6 +180,27 @@ def test_a_limit_refuses_its_pusher_alone(limits: Limits, stored: bool, tmp_path
         for lease in full.pop_many(2):
             full.done(lease)
         full.push("there is room again")
+
+
+def test_a_server_in_memory_is_full_before_its_small_items_take_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, memory = os.sysconf, 8 << 20
+    pages = memory // real("SC_PAGE_SIZE")
+    monkeypatch.setattr(os, "sysconf", lambda name: pages if name == "SC_PHYS_PAGES" else real(name))
+    before = apsw.memory_used()
+    with HttpQueueServer() as server, server.new_queue("q") as queue:
+
+        def fill() -> None:
+            for _ in range(memory):
+                queue.push_many([1] * 200)
+
+        with pytest.raises(QueueFullError, match="total_bytes"):
+            fill()
+        while queue.pop_many(1000):
+            pass
+        assert apsw.memory_used() - before < memory // 4 + (512 << 10)  # what a server has without items
+        assert queue.size() > 1000
 
 
 def test_a_write_that_fails_fails_alone_and_changes_nothing_for_others(

@@ -25,8 +25,9 @@ class Limits:
         queue_items: Items in one queue, dead letters too; None for no limit.
         queue_bytes: Size of the payloads in one queue.
         total_items: Items on the server.
-        total_bytes: Size of the payloads on the server; None means no limit with a store, and a quarter of
-            the machine's memory without one.
+        total_bytes: Size of the payloads on the server. None means no limit with a store. Without one it
+            means a quarter of the memory of the machine, or of the control group that the server is in;
+            what an item takes beside its payload is then counted, too.
     """
 
     item_bytes: int = ITEM_BYTES
