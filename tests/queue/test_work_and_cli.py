@@ -240,6 +240,22 @@ def test_looking_at_a_queue_runs_nothing_of_what_it_holds(
     assert not (tmp_path / "loaded").exists()
 
 
+@pytest.mark.parametrize("address", ["sqlite:{}/q.db?max_attempts=1", "file:{}/q?max_attempts=1"])
+def test_counting_a_queue_runs_nothing_of_what_it_holds(
+    address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = address.format(tmp_path)
+    queue: Any = open_queue(url)
+    queue.push_many([Touch(tmp_path / "loaded"), "a", "b"])
+    queue.release(queue.pop())
+    queue.pop()
+    (tmp_path / "loaded").unlink()  # by the pop
+    (row,) = json.loads(run(capsys, "stats", url, "--json"))
+    assert row == {"size": 2, "pending": 1, "in_flight": 1, "dead": 1}
+    assert not (tmp_path / "loaded").exists()
+    queue.close()
+
+
 def test_what_cannot_be_unpickled_here_is_reported_in_its_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

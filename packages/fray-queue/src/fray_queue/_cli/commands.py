@@ -142,7 +142,7 @@ def stats(url: str, access: Access, as_json: bool) -> None:
     if is_served(url):
         told = opened.stats()
         row = {column: told[column] for column in ("size", "pending", "in_flight", "dead")}
-    elif hasattr(opened, "stats"):  # an engine, which counts the dead: they are neither fetched nor unpickled
+    elif hasattr(opened, "stats"):  # ours count the dead: they are neither fetched nor unpickled
         told = opened.stats()
         row = {"size": told["pending"] + told["held"], "pending": told["pending"]}
         row |= {"in_flight": told["held"], "dead": told["dead"]}

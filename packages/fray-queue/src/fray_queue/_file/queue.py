@@ -39,7 +39,6 @@ from fray_queue._file.opening import compare_clocks, enter, open_store
 from fray_queue._file.producer import BATCH_ITEMS, Producer, batch_sizes
 from fray_queue._file.records import (
     ALONE,
-    DEAD,
     ItemAddress,
     new_nonce,
     parse_lease_id,
@@ -50,7 +49,7 @@ from fray_queue._file.removal import remove_queue
 from fray_queue._file.repair import Damage, find_damage
 from fray_queue._file.stores.local import LocalStore
 from fray_queue._file.stores.store import MARKER
-from fray_queue._file.survey import is_live
+from fray_queue._file.survey import is_dead, is_live
 from fray_queue._file.taking import ASIDE, claim_many
 from fray_queue._stamps import stamped, unstamped
 
@@ -342,6 +341,14 @@ class FileQueue(QueueBase[T]):
         self._enter()
         return self._claims.count()[1]
 
+    def stats(self) -> dict[str, int]:
+        """Count what is pending, held (leased or delayed) and dead; lists the whole queue, reads no item."""
+        self._enter()
+        spots = self._claims.survey()
+        pending = sum(free for _, free in spots)
+        dead = sum(is_dead(spot) for spot, _ in spots)
+        return {"pending": pending, "held": sum(is_live(spot) for spot, _ in spots) - pending, "dead": dead}
+
     def dead_letters(self) -> list[DeadLetter[T]]:
         """List the items that were given up; lists the whole queue."""
         letters = [self._letter(spot) for spot in self._dead(None)]
@@ -421,9 +428,7 @@ class FileQueue(QueueBase[T]):
         return [
             spot
             for spot, _ in self._claims.survey()
-            if spot.record is not None
-            and spot.record.kind == DEAD
-            and (wanted is None or spot.address.item_id(spot.index) in wanted)
+            if is_dead(spot) and (wanted is None or spot.address.item_id(spot.index) in wanted)
         ]
 
     def _enter(self) -> None:

@@ -113,6 +113,11 @@ def is_live(spot: Spot) -> bool:
     return spot.record is None or spot.record.kind not in (DEAD, DAMAGED)
 
 
+def is_dead(spot: Spot) -> bool:
+    """Return whether an item was given up."""
+    return spot.record is not None and spot.record.kind == DEAD
+
+
 def _by_address(spots: Iterable[Spot]) -> list[list[Spot]]:
     groups: dict[ItemAddress, list[Spot]] = {}
     for spot in spots:

@@ -273,14 +273,17 @@ class SqliteQueue(QueueBase[T]):
         """Count what a pop could take now."""
         return self._opened.look(looking.counts).pending
 
+    def stats(self) -> dict[str, int]:
+        """Count what is pending, held (leased or delayed) and dead; no payload is read."""
+        counts = self._opened.look(looking.counts)
+        return {"pending": counts.pending, "held": counts.in_flight, "dead": counts.dead}
+
     def dead_letters(self) -> list[DeadLetter[T]]:
         """List the items that were given up."""
 
-        def find(store: QueueStore, queue: QueueRow) -> list[Taken]:
-            store.sweep(queue, store.file.clock.now())
-            return looking.dead(store, queue, most_bytes=1 << 62)[0]
-
-        dead = self._opened.run(find)
+        self._opened.run(lambda store, queue: store.sweep(queue, store.file.clock.now()), durable=False)
+        # Apart from that: no writer waits while payloads are read.
+        dead = self._opened.look(lambda store, queue: looking.dead(store, queue, most_bytes=1 << 62)[0])
         return [
             dead_letter(
                 each.payload,
