@@ -395,6 +395,29 @@ def test_a_command_works_on_items_and_its_exit_code_decides(
     assert "no program 'no-such-program'" in capsys.readouterr().err
 
 
+def test_a_command_that_the_machine_cannot_start_now_is_tried_again(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\ncat\n")
+    script.chmod(0o700)
+    command = [sys.executable, "-m", "fray", "queue", "work", f"sqlite:{tmp_path}/q.db"]
+    command += ["--stop-when-empty", "--", str(script)]
+    with SqliteQueue[str](tmp_path / "q.db", max_attempts=1) as queue:
+        queue.push("x")
+        with (
+            script.open("a") as written,  # the system starts no program that is being written
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        ):
+            try:
+                assert process.stderr is not None
+                said = process.stderr.readline()
+                assert f"{script} cannot be started now, and is tried again: Text file busy" in said
+                written.close()
+                assert process.communicate(timeout=60) == ("x", "1 done, 0 failed, 0 given back\n")
+            finally:
+                process.kill()
+        assert (queue.size(), queue.dead_letters()) == (0, [])
+
+
 def test_what_a_command_writes_is_the_reply_and_how_it_failed_is_an_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

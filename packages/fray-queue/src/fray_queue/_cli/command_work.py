@@ -1,6 +1,7 @@
 """`fray queue work URL -- COMMAND`: a command for each item, whose exit code decides."""
 
 import contextlib
+import errno
 import json
 import locale
 import os
@@ -13,13 +14,16 @@ from typing import Any
 import click
 
 from fray import FrayError
-from fray.backend import descendants, kill_until_gone
+from fray.backend import descendants, kill_until_gone, retry_delays
 from fray_queue._cli.access import Access, open_at, reaching
 from fray_queue._cli.command_pipes import exchange
 from fray_queue._work.command_orphans import OrphanKiller
 from fray_queue._work.endings import ending_of
 
 _PLACE = "{}"  # of the item in a command's arguments
+# No processes, no memory, no descriptors, and a program that is being written: all of them pass.
+_OF_THE_MACHINE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
+_LONGEST_PAUSE = 5.0
 
 
 class CommandFailedError(FrayError, RuntimeError):
@@ -45,6 +49,7 @@ class Command:
         """Why the output of commands can be written no more."""
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._orphans = OrphanKiller()
 
     def __call__(self, item: Any) -> str:
@@ -55,12 +60,8 @@ class Command:
         by_input = placed == list(self._arguments)
         given = text.encode(self._encoding, "surrogateescape") if by_input else None
         with self._orphans.watching() as environment:
-            process = subprocess.Popen(
-                placed,
-                stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for `work`, which gives it time to finish
+            process = self._start(
+                placed, environment, subprocess.DEVNULL if given is None else subprocess.PIPE
             )
             with self._lock:
                 self._running.add(process)
@@ -73,6 +74,30 @@ class Command:
                     if stream is not None:
                         with contextlib.suppress(OSError):  # what was not written is dropped
                             stream.close()
+
+    def _start(
+        self, command: list[str], environment: dict[str, str], stdin: int
+    ) -> "subprocess.Popen[bytes]":
+        """Start a command; while the machine cannot, try again: the item is not what is wrong."""
+        said = False
+        for pause in retry_delays(longest=_LONGEST_PAUSE):
+            try:
+                return subprocess.Popen(
+                    command,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C is for `work`, which gives it time to finish
+                )
+            except OSError as error:
+                if error.errno not in _OF_THE_MACHINE or self._closed.is_set():
+                    raise
+                if not said:
+                    why = f"{command[0]} cannot be started now, and is tried again: {error.strerror}"
+                    click.echo(why, err=True)
+                said = True
+            self._closed.wait(pause)
+        raise AssertionError  # the delays never end
 
     def _wait(self, process: "subprocess.Popen[bytes]", given: bytes | None) -> str:
         written: list[bytes] = []
@@ -109,7 +134,8 @@ class Command:
             raise SystemExit(1) from error
 
     def close(self) -> None:
-        """Kill what still runs, with all that it started."""
+        """Kill what still runs, with all that it started, and start no more."""
+        self._closed.set()
         with self._lock:
             running = list(self._running)
         for process in running:
