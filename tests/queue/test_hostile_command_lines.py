@@ -66,7 +66,7 @@ def test_verbs_on_urls(server: HttpQueueServer, tmp_path: Path, monkeypatch: pyt
     @given(verbs, urls, st.lists(WORDS, max_size=3))
     def attack(verb: str, url: str, words: list[str]) -> None:
         out, err = io.StringIO(), io.StringIO()
-        monkeypatch.setattr("sys.stdin", io.StringIO())
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(["queue", verb, url, *words])
         assert code in (0, 1, 2, 130)

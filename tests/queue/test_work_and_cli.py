@@ -472,6 +472,41 @@ def test_lines_that_are_no_text_pass_the_queue_as_they_are(tmp_path: Path) -> No
     assert run("pop", url) == line
 
 
+def test_lines_are_pushed_as_they_arrive(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fray", "queue", "push", "--create", f"sqlite:{tmp_path}/q.db"]
+    with (
+        SqliteQueue[str](tmp_path / "q.db") as queue,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            items: list[str] = []
+            given: list[bytes] = [b"first\nse", b"c\xc3", b"\xb6nd\r\n\n", b"x\n" * 2500]
+            for part, ids in zip(given, (1, 0, 2, 2500), strict=True):
+                process.stdin.write(part)
+                process.stdin.flush()
+                printed = [process.stdout.readline().strip().decode() for _ in range(ids)]
+                leases = queue.pop_many(3000)  # while the input is still open
+                assert [lease.item_id for lease in leases] == printed
+                items += [lease.item for lease in leases]
+            process.stdin.write(b"last")
+            assert process.communicate(timeout=60)[0].count(b"\n") == 1
+            assert process.returncode == 0
+        finally:
+            process.kill()
+        items += [lease.item for lease in queue.pop_many(10)]
+    assert items == ["first", "sec\N{LATIN SMALL LETTER O WITH DIAERESIS}nd", "", *["x"] * 2500, "last"]
+
+
+def test_json_lines_are_one_list_of_ids_and_what_is_wrong_says_how_far_it_came(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fray", "queue", "push", "--json", "--create", f"sqlite:{tmp_path}/q.db"]
+    for lines, status, count in ((b"1\n" * 2500, 0, 2500), (b"1\n" * 1500 + b"{\n", 2, 1000), (b"", 0, 0)):
+        done = subprocess.run(command, input=lines, capture_output=True, timeout=60)
+        assert (done.returncode, len(json.loads(done.stdout))) == (status, count)
+        assert (b"the first 1000 lines are pushed" in done.stderr) == (status == 2)
+
+
 def test_an_item_that_could_not_be_printed_goes_back(tmp_path: Path) -> None:
     with SqliteQueue[str](tmp_path / "q.db", max_attempts=1) as queue, Path("/dev/full").open("wb") as full:
         queue.push("x")

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from fray.backend import print_table
 from fray.queue import Lease, UnreadableItem
 from fray_queue._cli.access import Access, is_served, open_at, reaching
 from fray_queue._cli.command_work import json_of, text_of, work
+from fray_queue._cli.lines import arriving_lines
 from fray_queue._cli.serve import serve
 from fray_queue._cli.tokens import tokens
 
@@ -48,15 +50,33 @@ def list_(url: str, access: Access, as_json: bool) -> None:
 @reaching
 @_as_json
 def push(url: str, items: tuple[str, ...], create: bool, access: Access, as_json: bool) -> None:
-    """Push ITEMS, or the lines of standard input. With --json each is JSON, else text."""
+    """Push ITEMS, or the lines of standard input as they arrive. With --json each is JSON, else text.
+
+    ITEMS are pushed together, lines up to 1,000 at a time. Their ids are printed when they are stored.
+    """
     opened = open_at(url, access, create=create)
-    texts = items or tuple(line.rstrip("\n") for line in sys.stdin)
+    stored = 0
     try:
-        values = [json.loads(text) for text in texts] if as_json else list(texts)
+        for texts in [items] if items else arriving_lines():
+            ids = opened.push_many(_parsed(texts, stored) if as_json else texts)
+            if as_json:  # one list, which is closed at the end
+                click.echo(("[" if not stored else ", ") + json.dumps(ids)[1:-1], nl=False)
+            else:
+                click.echo("\n".join(ids))
+            stored += len(ids)
+    finally:
+        if as_json and stored:
+            click.echo("]")
+    if as_json and not stored:
+        click.echo("[]")
+
+
+def _parsed(texts: Sequence[str], stored: int) -> list[Any]:
+    try:
+        return [json.loads(text) for text in texts]
     except json.JSONDecodeError as error:
-        raise click.UsageError(f"not JSON: {error}") from error
-    ids = opened.push_many(values)
-    click.echo(json.dumps(ids) if as_json else "\n".join(ids))
+        before = f"; the first {stored} lines are pushed, and no others" if stored else ""
+        raise click.UsageError(f"not JSON: {error}{before}") from error
 
 
 @queue.command()
