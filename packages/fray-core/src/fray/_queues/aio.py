@@ -13,16 +13,21 @@ from weakref import WeakKeyDictionary
 from fray._contracts.queue import Queue
 from fray._contracts.replies import Reply
 from fray._queues.heartbeat import Heartbeat, extend_many, release_each
+from fray._queues.mapping import Window, amap_in_order
 from fray._values.brief_threads import BriefThreads
+from fray._values.capabilities import QueueCapabilities
 from fray._values.checks import check_seconds
-from fray._values.errors import FrayError, LeaseExpiredError
+from fray._values.errors import FrayError, LeaseExpiredError, QueueFullError
 from fray._values.leases import DeadLetter, Lease
+from fray._values.push_options import ROOM_TIMEOUT, PushOptions, push_options
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _THREADS = 16  # calls of one queue that run at a time
-_LONGEST_SLICE = 0.25  # seconds that a waiting pop keeps a thread: how long its cancellation may take
+_FETCHES = 8  # threads of these that calls which wait for answers may keep at a time
+_LONGEST_SLICE = 0.25  # seconds that a waiting call keeps a thread: how long its cancellation may take
+_FIRST_SLICE = 0.01  # seconds; long enough to distinguish a push that waits for room from one that is refused
 _PATIENCE = 1.0  # seconds that a cancelled pop waits until what it was granted is given back
 
 
@@ -38,8 +43,9 @@ class AsyncQueue(Generic[T]):
     def __init__(self, queue: Queue[T]) -> None:
         self._queue = queue
         self._threads = BriefThreads(_THREADS, "fray-aio")
-        # Of the pops that wait in one loop one keeps a thread; else they would keep all, and `done` out.
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        can = QueueCapabilities.of(type(queue))
+        self._may_be_full = can is not None and can.max_size
+        self._waits: WeakKeyDictionary[asyncio.AbstractEventLoop, _Waits] = WeakKeyDictionary()
 
     @property
     def queue(self) -> Queue[T]:
@@ -48,11 +54,26 @@ class AsyncQueue(Generic[T]):
 
     async def push(self, item: T, **options: Any) -> str:
         """Store an item; see `Queue.push`."""
-        return await self._call(self._queue.push, item, **options)
+        return await self._push_with_room(functools.partial(self._queue.push, item), options)
 
     async def push_many(self, items: Iterable[T], **options: Any) -> list[str]:
         """Store items in order; see `Queue.push_many`."""
-        return await self._call(self._queue.push_many, list(items), **options)
+        return await self._push_with_room(functools.partial(self._queue.push_many, list(items)), options)
+
+    async def _push_with_room(self, push: Callable[..., R], options: dict[str, Any]) -> R:
+        if not self._may_be_full:
+            return await self._call(push, **options)
+        wait = options.pop("wait", None)
+        if wait is None:
+            wait = getattr(self._queue, "_timeout", ROOM_TIMEOUT)
+        end = time.monotonic() + check_seconds("wait", wait, zero=True)
+        push = functools.partial(push, **options)
+        stored = await self._call(_push_within, push, min(wait, _FIRST_SLICE))
+        if stored is None and wait > _FIRST_SLICE:
+            async with held_within(self._of_loop().room, end - time.monotonic()):
+                while stored is None and (left := end - time.monotonic()) > 0:
+                    stored = await self._call(_push_within, push, min(left, self._longest_slice))
+        return await self._call(push, wait=0.0) if stored is None else stored
 
     async def pop(self, lease_timeout: float = 60.0, *, wait: float = 0.0) -> Lease[T] | None:
         """Lease the oldest item that waits; see `Queue.pop`."""
@@ -65,7 +86,7 @@ class AsyncQueue(Generic[T]):
         leases = await self._take(n, lease_timeout, 0.0)
         if leases or not wait:
             return leases
-        async with self._turn(end):
+        async with held_within(self._of_loop().items, end - time.monotonic()):
             return await self._wait_for(n, lease_timeout, end)
 
     async def _wait_for(self, n: int, lease_timeout: float, end: float) -> list[Lease[T]]:
@@ -82,16 +103,36 @@ class AsyncQueue(Generic[T]):
         """Finish an item; see `Queue.done`."""
         await self._call(self._queue.done, lease, **options)
 
-    async def map(self, items: Iterable[T], **options: Any) -> AsyncIterator[Any]:
+    async def map(
+        self, items: Iterable[T], *, in_flight: int = 100, timeout: float | None = None, **options: Any
+    ) -> AsyncIterator[Any]:
         """Push items and yield their answers in the same order; see `Queue.map`."""
-        answers = self._queue.map(items, **options)
-        end = object()
-        while (answer := await self._call(next, answers, end)) is not end:
+        self._queue.map((), in_flight=in_flight, timeout=timeout, **options)  # it checks them
+
+        async def push(more: Iterable[T], _: PushOptions) -> list[Any]:
+            return await self.push_many(more, reply=True, **options)
+
+        window = Window(items, in_flight, timeout)
+        async for answer in amap_in_order(push, self.fetch_replies, window, push_options()):
             yield answer
 
     async def fetch_replies(self, item_ids: Sequence[str], *, wait: float = 0.0) -> Mapping[str, Reply]:
         """Return what became of items; see `Queue.fetch_replies`."""
-        return await self._call(self._queue.fetch_replies, item_ids, wait=wait)
+        end = time.monotonic() + check_seconds("wait", wait, zero=True)
+        fetch = functools.partial(self._queue.fetch_replies, item_ids)
+        found = await self._call(fetch, wait=0.0)
+        waits = self._of_loop()
+        waits.fetching += 1
+        try:
+            while not found and end > time.monotonic():
+                async with waits.answers:
+                    # They take turns, as each waits for other answers; the more there are, the shorter.
+                    longest = self._longest_slice * min(1.0, _FETCHES / waits.fetching)
+                    left = max(0.0, end - time.monotonic())
+                    found = await self._call(fetch, wait=min(left, longest))
+        finally:
+            waits.fetching -= 1
+        return found
 
     async def done_many(self, leases: Iterable[Lease[T]], **options: Any) -> None:
         """Finish every item whose lease is good; see `Queue.done_many`."""
@@ -181,10 +222,28 @@ class AsyncQueue(Generic[T]):
     def _submit(self, call: Callable[..., R], *args: Any, **options: Any) -> "Future[R]":
         return self._threads.submit(functools.partial(call, *args, **options))
 
-    def _turn(self, end: float) -> contextlib.AbstractAsyncContextManager[None]:
-        """Be the one that waits, of those in this loop; from `end` on it may be none."""
-        lock = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        return held_within(lock, end - time.monotonic())
+    def _of_loop(self) -> "_Waits":
+        return self._waits.setdefault(asyncio.get_running_loop(), _Waits())
+
+
+class _Waits:
+    """The calls that wait in one loop. They keep few threads; else they would keep all, and `done` out."""
+
+    def __init__(self) -> None:
+        self.items, self.room = asyncio.Lock(), asyncio.Lock()  # one at a time keeps a thread
+        self.answers = asyncio.Semaphore(_FETCHES)
+        self.fetching = 0
+
+
+def _push_within(push: Callable[..., R], wait: float) -> R | None:
+    """Push; None where there was no room for so long. What is refused sooner is raised: no wait helps it."""
+    start = time.monotonic()
+    try:
+        return push(wait=wait)
+    except QueueFullError:
+        if time.monotonic() - start < wait / 2:
+            raise
+        return None
 
 
 @contextlib.asynccontextmanager

@@ -8,6 +8,8 @@ from typing import Any
 from fray._values.checks import check_seconds, invalid
 
 REPLY_TTL = 3600.0
+ROOM_TIMEOUT = 30.0
+"""Seconds that a push waits for room where neither it nor the queue's `timeout` gives another number."""
 LONGEST_KEY = 200
 _PRIORITIES = 1 << 31
 

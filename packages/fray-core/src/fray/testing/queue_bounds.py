@@ -1,5 +1,6 @@
 """What a queue promises of `max_size` and `max_dead`."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 
 from fray._contracts.queue import Queue
+from fray._queues.aio import async_queue
 from fray._values.errors import QueueFullError
+from fray.testing.queue_asyncio import run
 from fray.testing.queue_fixtures import LONG, SOON, MakeQueue, take
 from fray.testing.queue_options import OptionFixtures, declares
 
@@ -78,6 +81,47 @@ class BoundPromises(OptionFixtures):
         pusher.join(SOON)
         assert not pusher.is_alive(), "the push did not go on"
         assert queue.size() == 3
+
+    def test_coroutines_that_wait_for_room_keep_no_other_call_out(self, bounded: Queue[Any] | None) -> None:
+        if bounded is None:
+            return
+
+        async def program() -> None:
+            twin = async_queue(bounded)
+            await twin.push_many("abc")
+            pushing = [asyncio.create_task(twin.push(item, wait=LONG)) for item in "defgh" * 8]
+            await asyncio.sleep(0.05)  # nothing shows that all of them wait
+            taken: list[str] = []
+            while len(taken) < 43:
+                lease = await twin.pop(wait=LONG)
+                assert lease is not None
+                taken.append(lease.item)
+                await twin.done(lease)
+            await asyncio.gather(*pushing)
+            assert sorted(taken) == sorted("abc" + "defgh" * 8)
+
+        run(program())
+
+    def test_a_coroutine_waits_no_longer_for_room_than_it_may(self, bounded: Queue[Any] | None) -> None:
+        if bounded is None:
+            return
+
+        async def program() -> None:
+            twin = async_queue(bounded)
+            with pytest.raises(QueueFullError, match="max_size=3"):
+                await twin.push_many("abcd", wait=LONG)
+            await twin.push_many("abc")
+            patient = asyncio.create_task(twin.push("d", wait=LONG))
+            for wait in (0.0, 0.1, 0.5):
+                with pytest.raises(QueueFullError, match="max_size=3"):
+                    await twin.push("e", wait=wait)
+            lease = await twin.pop()
+            assert lease is not None
+            await twin.done(lease)
+            await patient
+            assert await twin.size() == 3
+
+        run(program())
 
     def test_a_key_that_is_known_needs_no_room(self, bounded: Queue[Any] | None) -> None:
         if bounded is None or not declares(bounded, "keys"):

@@ -11,7 +11,9 @@ import pytest
 
 from fray._contracts.queue import Queue
 from fray._contracts.replies import Ticket
+from fray._queues.aio import async_queue
 from fray._values.errors import GetTimeoutError, LeaseExpiredError, NoReplyError
+from fray.testing.queue_asyncio import run
 from fray.testing.queue_fixtures import LONG, SOON, ManualClock, take
 from fray.testing.queue_options import OptionFixtures, declares
 
@@ -275,6 +277,29 @@ class ReplyPromises(OptionFixtures):
         worker.join(SOON)
         with pytest.raises(ValueError, match="in_flight"):
             queue.map("abc", in_flight=0)
+
+    def test_coroutines_that_wait_for_answers_keep_no_other_call_out(self, queue: Queue[Any]) -> None:
+        if not self.replying(queue):
+            return
+
+        async def program() -> None:
+            twin = async_queue(queue)
+
+            async def ask(number: int) -> list[Any]:
+                return [answer async for answer in twin.map([number])]
+
+            tickets = await twin.push_many(range(20), reply=True)
+            fetching = [asyncio.create_task(twin.fetch_replies([ticket], wait=LONG)) for ticket in tickets]
+            maps = [asyncio.create_task(ask(number)) for number in range(20, 40)]
+            for _ in range(40):
+                lease = await twin.pop(wait=LONG)
+                assert lease is not None
+                await twin.done(lease, result=lease.item * 2)
+            found = [reply for replies in await asyncio.gather(*fetching) for reply in replies.values()]
+            assert [reply.get() for reply in found] == [2 * number for number in range(20)]
+            assert await asyncio.gather(*maps) == [[2 * number] for number in range(20, 40)]
+
+        run(program())
 
     def test_coroutines_await_tickets(self, queue: Queue[Any]) -> None:
         if not self.replying(queue):
