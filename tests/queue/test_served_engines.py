@@ -289,6 +289,37 @@ def test_dead_letters_come_in_pages(engine: Any, served: HttpQueueServer) -> Non
             assert client.purge() == 1
 
 
+def test_a_look_at_large_dead_letters_reads_no_more_than_it_shows(engine: Any) -> None:
+    name, size = fresh_name(), 1 << 20
+    with direct(engine, name, max_attempts=1) as own:
+        for _ in range(20):
+            own.push(b"x" * size)
+            own.release(own.pop())
+        with (
+            CuttingProxy(engine.port) as proxy,
+            HttpQueueServer(
+                engine=engine.url.replace(f":{engine.port}", f":{proxy.port}"),
+                limits=Limits(item_bytes=2 * size),
+            ) as server,
+        ):
+
+            def moved(path: str) -> tuple[Any, int]:
+                before = proxy.answered_bytes
+                status, body = call(server, path)
+                assert status == 200
+                return body, proxy.answered_bytes - before
+
+            body, count = moved(f"/queues/{name}/dead?limit=1")
+            (letter,), more = json.loads(body)["dead"], json.loads(body)["more"]
+            assert (letter["bytes"] // size, more, count < size // 2) == (1, True, True)
+            assert len(json.loads(moved(f"/queues/{name}/dead")[0])["dead"]) == 20
+            body, count = moved(f"/queues/{name}/dead/records")
+            assert 2 * size < len(body) <= count < 4 * size
+            with HttpQueue[bytes](server.url, name) as client:
+                assert [len(each.item) for each in client.dead_letters()] == [size] * 20
+        own.purge_dead()
+
+
 def test_a_queue_that_others_removed_is_missing_and_one_of_its_name_is_found(
     engine: Any, served: HttpQueueServer
 ) -> None:
@@ -601,6 +632,9 @@ def test_a_server_needs_the_rights_of_an_admin_and_no_more(
         assert lease is not None
         queue.release(lease)
         assert [letter.item for letter in queue.dead_letters()] == ["second"]
+        if isinstance(engine, RedisServer):  # what the documentation did not list before
+            engine.cli("ACL", "SETUSER", "front", "-hstrlen")
+            assert [letter.item for letter in queue.dead_letters()] == ["second"]
         assert (queue.requeue_dead(), queue.purge()) == (1, 2)
         assert call(server, "/metrics")[0] == call(server, "/queues")[0] == 200
         queue.delete()

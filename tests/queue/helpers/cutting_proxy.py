@@ -22,6 +22,7 @@ class CuttingProxy:
         self.cut_every = 0
         """About every so-manieth answer is swallowed, and its connection cut; 0 for none."""
         self.cuts = 0
+        self.answered_bytes = 0
         self._answers = 0
         self._forgotten: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -47,13 +48,14 @@ class CuttingProxy:
             while data := source.recv(1 << 16):
                 if source in self._forgotten:
                     continue
-                if counts and self._is_cut():
+                if counts and self._is_cut(len(data)):
                     break
                 sink.sendall(data)
         _end(source, sink)
 
-    def _is_cut(self) -> bool:
+    def _is_cut(self, size: int) -> bool:
         with self._lock:
+            self.answered_bytes += size
             self._answers += 1
             # Not in step with what a new connection says first, or the same answer would be cut for ever.
             cut = bool(self.cut_every) and self._answers >= self.cut_every + self.cuts % 3

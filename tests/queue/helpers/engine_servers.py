@@ -23,7 +23,7 @@ _PRODUCER = [
     *("+lpush", "+rpush", "+lindex", "+zscan", "+expire", "+hlen", "+hgetall", "+blpop"),
 ]
 _WORKER = [*_PRODUCER, "+zpopmin", "+lpop"]
-_ADMIN = [*_WORKER, "+zrangebylex", "+unlink", "+info", "+config|get"]
+_ADMIN = [*_WORKER, "+zrangebylex", "+hstrlen", "+unlink", "+info", "+config|get"]
 REDIS_RIGHTS = {"producer": _PRODUCER, "worker": _WORKER, "admin": _ADMIN, "server": [*_ADMIN, "+scan"]}
 """What each kind of program needs; the page about the queue gives the same."""
 

@@ -7,6 +7,7 @@ before. It ends with ".", which no stamp does, so one without a stamp can be dis
 import struct
 
 _STAMP = struct.Struct(">3sdc")
+STAMP_BYTES = _STAMP.size
 _MAGIC, _END = b"\0at", b"\n"
 
 

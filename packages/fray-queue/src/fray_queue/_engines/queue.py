@@ -349,7 +349,7 @@ class EngineQueue(QueueBase[T]):
 
     def _letters(self) -> Iterator[Letter]:
         after = 0
-        while letters := self._ask(lambda store, after=after: store.dead(after, _PAGE)):  # type: ignore[misc]
+        while letters := self._ask(lambda store, after=after: store.dead(after, _PAGE, payloads=True)):  # type: ignore[misc]
             yield from letters
             after = letters[-1].place
 

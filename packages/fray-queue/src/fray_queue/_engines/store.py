@@ -53,11 +53,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead item; `place` is its place in line."""
+    """A dead item; `place` is its place in line, `size` that of its payload, which may not have been read."""
 
     place: int
     item_id: str
     payload: bytes
+    size: int
     attempt: int
     history: tuple[Attempt, ...]
     expired: bool
@@ -113,8 +114,8 @@ class EngineStore(Protocol):
     def oldest_seconds(self) -> float | None:
         """Return the age of the oldest item that is not dead; None where there is none."""
 
-    def dead(self, after: int, most: int) -> list[Letter]:
-        """Return dead letters behind a place in line, in line."""
+    def dead(self, after: int, most: int, *, payloads: bool) -> list[Letter]:
+        """Return dead letters behind a place in line, in line; without `payloads` their sizes alone."""
 
     def fetch(self, key: IdempotencyKey, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
         """Return what became of items, and in how many seconds more of them may be over by themselves."""

@@ -11,7 +11,7 @@ from fray_queue._checks import KEPT_AFTER_FETCH, MOST_DEAD
 from fray_queue._errors import AccessRefusedError, QueueVersionError
 from fray_queue._postgres.connection import TimedConnection
 
-VERSION = 7
+VERSION = 8
 UPGRADES = {
     1: "ALTER TABLE fray.items ADD COLUMN pushed_at double precision",
     2: "ALTER TABLE fray.items ADD COLUMN due double precision; "
@@ -23,6 +23,7 @@ UPGRADES = {
     4: "",
     5: "",
     6: "",
+    7: "",
 }
 """Version -> statements that make the tables of the next of it; the functions are always created again."""
 _FUNCTIONS = ("counts", "items", "queues", "push", "take", "settle", "answers", "operate", "rights")

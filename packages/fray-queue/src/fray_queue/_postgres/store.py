@@ -241,13 +241,13 @@ class PostgresStore:
         ((age,),) = self._run("oldest", "i", self._number)
         return None if age is None else float(age)
 
-    def dead(self, after: int, most: int) -> list[Letter]:
+    def dead(self, after: int, most: int, *, payloads: bool) -> list[Letter]:
         """List the dead in line."""
         letters: list[Letter] = []
-        rows = self._run("dead", "iqi", self._number, after, most)
-        for number, payload, attempt, expired, history in rows:
+        rows = self._run("dead", "iqio", self._number, after, most, payloads)
+        for number, payload, size, attempt, expired, history in rows:
             attempts = tuple(Attempt(*entry) for entry in history)
-            letters.append(Letter(number, self._item_id(number), payload, attempt, attempts, expired))
+            letters.append(Letter(number, self._item_id(number), payload, size, attempt, attempts, expired))
         return letters
 
     def fetch(self, key: IdempotencyKey, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:

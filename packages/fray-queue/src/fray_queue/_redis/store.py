@@ -23,7 +23,7 @@ from fray_queue._items import EncodedReply, Settings
 from fray_queue._redis import scripts, server_settings
 from fray_queue._redis.nodes import Keys, Nodes
 from fray_queue._redis.places import held_by, item_id_at, place_of
-from fray_queue._stamps import unstamped
+from fray_queue._stamps import STAMP_BYTES, unstamped
 
 _MICRO = 1_000_000
 _FIELDS = {"attempts": "max_attempts", "size": "max_size", "dead": "max_dead"}
@@ -265,17 +265,18 @@ class RedisStore:
             ages += age
         return max(ages) / _MICRO if ages else None
 
-    def dead(self, after: int, most: int) -> list[Letter]:
+    def dead(self, after: int, most: int, *, payloads: bool) -> list[Letter]:
         """List the dead in line."""
         letters: list[Letter] = []
         tag = self._tag
-        found = self._run("look", "dead", f"({after:012x}" if after else "-", most, tag=tag)
+        first = f"({after:012x}" if after else "-"
+        found = self._run("look", "dead", first, most, int(payloads), tag=tag)
         for place, payload, attempt, expired, history in found:
             attempts = tuple(_attempt(*entry) for entry in history)
-            payload, _ = unstamped(payload)
-            letters.append(
-                Letter(int(place, 16), item_id_at(tag, place), payload, attempt, attempts, bool(expired))
-            )
+            item_id = item_id_at(tag, place)
+            data = unstamped(payload)[0] if payloads else b""
+            size = len(data) if payloads else max(0, payload - STAMP_BYTES)  # each has one, in this release
+            letters.append(Letter(int(place, 16), item_id, data, size, attempt, attempts, bool(expired)))
         return letters
 
     def fetch(self, key: IdempotencyKey, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:

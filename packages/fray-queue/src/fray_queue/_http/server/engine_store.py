@@ -240,15 +240,10 @@ class EngineServerStore:
         most_bytes = self._limits.item_bytes if payloads else None
 
         def call(store: EngineStore) -> tuple[list[Taken], bool]:
-            found: list[Taken] = []
-            size, place = 0, after
-            while letters := store.dead(place, _PAGE):
-                for letter in letters:
-                    if len(found) == most or (most_bytes is not None and size >= most_bytes):
-                        return found, True
-                    found.append(_dead(letter, payloads))
-                    size, place = size + len(letter.payload), letter.place
-            return found, False
+            letters, more = _letters(store, after, most, most_bytes)
+            if payloads and letters:  # as many as are not too large together; others may have removed some
+                letters = store.dead(after, len(letters), payloads=True)
+            return [_dead(letter) for letter in letters], more
 
         return await self._ask(name, call)
 
@@ -371,9 +366,24 @@ def _taken(lease: Lease[bytes]) -> Taken:
     return taken
 
 
-def _dead(letter: Letter, payloads: bool) -> Taken:
-    taken = Taken(letter.item_id, "", 0.0, 0.0, letter.attempt, letter.payload if payloads else b"")
-    taken.seq, taken.history, taken.size = letter.place, letter.history, len(letter.payload)
+def _letters(
+    store: EngineStore, after: int, most: int | None, most_bytes: int | None
+) -> tuple[list[Letter], bool]:
+    """Return dead letters without what they hold, of so many bytes at most, and whether there are more."""
+    found: list[Letter] = []
+    size, place = 0, after
+    while letters := store.dead(place, _PAGE, payloads=False):
+        for letter in letters:
+            if len(found) == most or (most_bytes is not None and size >= most_bytes):
+                return found, True
+            found.append(letter)
+            size, place = size + letter.size, letter.place
+    return found, False
+
+
+def _dead(letter: Letter) -> Taken:
+    taken = Taken(letter.item_id, "", 0.0, 0.0, letter.attempt, letter.payload)
+    taken.seq, taken.history, taken.size = letter.place, letter.history, letter.size
     taken.expired = letter.expired
     return taken
 

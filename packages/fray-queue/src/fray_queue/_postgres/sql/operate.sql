@@ -1,11 +1,15 @@
 -- What an operator does with the dead and with all items.
 
-CREATE FUNCTION fray.dead_@V@(p_now double precision, p_queue integer, p_after bigint, p_n integer)
-RETURNS TABLE (o_id bigint, o_payload bytea, o_attempt integer, o_expired boolean, o_history jsonb)
+CREATE FUNCTION fray.dead_@V@(
+    p_now double precision, p_queue integer, p_after bigint, p_n integer, p_payloads boolean
+) RETURNS TABLE (
+    o_id bigint, o_payload bytea, o_size integer, o_attempt integer, o_expired boolean, o_history jsonb
+)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM fray.look_@V@(p_now, p_queue);
-    RETURN QUERY SELECT id, payload, attempt, deadline IS NOT NULL, history FROM fray.items
+    RETURN QUERY SELECT id, CASE WHEN p_payloads THEN payload ELSE '' END, length(payload), attempt,
+            deadline IS NOT NULL, history FROM fray.items
         WHERE queue = p_queue AND state = 2 AND id > p_after ORDER BY id LIMIT p_n;
 END $$;
 

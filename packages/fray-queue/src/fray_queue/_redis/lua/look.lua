@@ -1,4 +1,5 @@
--- ARGV: now, what is asked: 'counts', 'peek', or 'dead' with the place after which to go on, and how many
+-- ARGV: now, what is asked: 'counts', 'peek', or 'dead' with the place after which to go on,
+-- how many, and whether with what they hold: else with its size.
 -- Of 'peek' returns -1 where the next call is to sweep on.
 local DEAD = BASE .. 'dead'
 local rule = rules()
@@ -17,9 +18,15 @@ if ARGV[2] == 'peek' then
   end
   return { place, payload }
 end
+local function size_of(place)
+  local size = redis.pcall('HSTRLEN', ITEMS, place)
+  if type(size) == 'number' then return size end
+  return #(call('HGET', ITEMS, place) or '')  -- the user may have the rights of an earlier release
+end
 local letters = {}
 for _, place in ipairs(call('ZRANGEBYLEX', DEAD, ARGV[3], '+', 'LIMIT', 0, tonumber(ARGV[4]))) do
   local s = rule.state_of(place)
-  letters[#letters + 1] = { place, call('HGET', ITEMS, place) or '', s[A], s[D] > 0 and 1 or 0, s[H] }
+  local payload = ARGV[5] == '1' and (call('HGET', ITEMS, place) or '') or size_of(place)
+  letters[#letters + 1] = { place, payload, s[A], s[D] > 0 and 1 or 0, s[H] }
 end
 return letters
