@@ -3,17 +3,20 @@
 import asyncio
 import gzip
 import http.client
+import os
 import pickle
 import socket
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fray.backend import readable
 from fray.testing.command_line import main
 from fray.testing.queue import ManualClock
 from fray_queue import ForeignHostError, HttpQueue, HttpQueueServer, LimitError, Limits, TokenError
@@ -224,6 +227,35 @@ def test_a_slow_body_is_not_waited_for() -> None:
                 "Authorization: Bearer of-the-tests\r\n\r\n".encode()
             )
             assert connection.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def test_bodies_that_are_read_at_once_have_a_common_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.sysconf
+    monkeypatch.setattr(os, "sysconf", lambda name: 1024 if name == "SC_PHYS_PAGES" else real(name))
+    limits = Limits(item_bytes=1 << 20, total_bytes=1 << 30)
+    with HttpQueueServer(limits=limits) as server, server.new_queue("q") as queue, ExitStack() as slow:
+        address = server.url.removeprefix("http://")
+        host, port = address.split(":")
+        head = f"POST /queues/q/push HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer of-the-tests\r\n"
+
+        def begin() -> socket.socket:
+            connection = slow.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            connection.sendall(f"{head}Content-Length: {limits.body_bytes}\r\n\r\nx".encode())
+            return connection
+
+        three = [begin() for _ in range(3)]
+        answered = readable([each.fileno() for each in three], 20.0)
+        (refused,) = [each for each in three if each.fileno() in answered]
+        answer = refused.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"\r\nRetry-After: 1\r\n" in answer
+        queue.push("small items have room")
+        with ThreadPoolExecutor(1) as pool:
+            large = pool.submit(queue.push, "x" * 1_000_000)
+            for each in three:
+                each.close()
+            large.result(60)  # the client tried again
+        assert queue.size() == 2
 
 
 def test_a_body_that_takes_too_long_is_beyond_a_limit_which_the_error_names(

@@ -190,7 +190,8 @@ def error_answer(error: Exception) -> web.Response:
 def refusal(status: int, code: str, message: str, facts: tuple[Any, ...] = ()) -> web.Response:
     """Answer with an error; the client builds it again from `facts`."""
     body = json.dumps({"error": code, "message": message, "facts": facts}).encode()
-    return web.Response(status=status, body=body, content_type=JSON)
+    later = {"Retry-After": "1"} if status == 503 else None
+    return web.Response(status=status, body=body, content_type=JSON, headers=later)
 
 
 def lease_meta(entry: Taken) -> dict[str, Any]:

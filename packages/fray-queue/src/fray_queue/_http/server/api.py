@@ -31,6 +31,7 @@ from fray_queue._http.server.answers import (
     records_answer,
     slot_of,
 )
+from fray_queue._http.server.arriving import ArrivingBodies
 from fray_queue._http.server.dispatch import Handler
 from fray_queue._http.server.pages import Pages
 from fray_queue._http.server.registry import QueueRegistry
@@ -51,6 +52,7 @@ class Api:
 
     def __init__(self, registry: QueueRegistry) -> None:
         self._registry = registry
+        self._arriving = ArrivingBodies(registry.limits.body_bytes)
 
     def handlers(self) -> dict[str, dict[str, Handler]]:
         """Return the handler of each route, by method and path."""
@@ -327,7 +329,8 @@ class Api:
             if request.content.is_eof():  # it came with its head; small, unless it was compressed
                 data = request.content.read_nowait()
             else:
-                data = await self._arrived(request)
+                with self._arriving.reading(request.content_length):
+                    data = await self._arrived(request)
         except web.HTTPRequestEntityTooLarge:
             data = None
         except web.RequestPayloadError:  # compressed, or so it says
