@@ -327,6 +327,20 @@ def test_answers_that_are_lost_are_asked_for_again_and_nothing_is_done_twice(
     queue.close()
 
 
+def test_idle_connections_that_died_in_silence_cost_one_wait_and_not_one_each(
+    rig: Rig, proxy: CuttingProxy
+) -> None:
+    queue = open_any(rig.url(port=proxy.port), timeout=4.0)  # two seconds for each request
+    pushed = 0
+    with ThreadPoolExecutor(8) as threads:
+        while proxy.connections < 8:
+            pushed += len(list(threads.map(queue.push, range(80))))
+    proxy.forget_all()
+    queue.push("after")
+    assert queue.size() == pushed + 1
+    queue.close()
+
+
 def test_the_queues_of_a_process_share_a_connection_for_each_thread(rig: Rig, proxy: CuttingProxy) -> None:
     queues = [open_any(rig.url(port=proxy.port)) for _ in range(12)]
 

@@ -4,9 +4,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 from weakref import WeakValueDictionary, finalize
 
 import psycopg
@@ -25,6 +25,13 @@ _OPTIONS = (
     "-c enable_seqscan=off -c enable_bitmapscan=off -c plan_cache_mode=force_generic_plan -c jit=off "
     "-c default_transaction_isolation=read\\ committed"
 )
+# A firewall forgets idle connections after some minutes, and no server sends the end of those that it forgot.
+_KEPT_ALIVE = {
+    "keepalives_idle": "60",  # seconds
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",  # milliseconds
+}
 _REFUSED = (
     "authentication failed",
     "no password supplied",
@@ -104,6 +111,8 @@ class Pool:
                 self._give_back(connection)
             elif connection is not None:
                 connection.close()
+                if isinstance(error, _LATER):  # the others are as old, and would take as long to fail
+                    _close_all(self._idle)
             refuse(error)
         except BaseException:  # its answer may come yet, and would be taken for another's
             if connection is not None:
@@ -131,7 +140,9 @@ class Pool:
     def connect(self) -> TimedConnection:
         """Return a new connection, which is the caller's."""
         options = " ".join(filter(None, (os.environ.get("PGOPTIONS"), _OPTIONS)))
-        several = {"target_session_attrs": "read-write"} if "," in urlsplit(self._url).netloc else {}
+        parts = urlsplit(self._url)
+        several = {"target_session_attrs": "read-write"} if "," in parts.netloc else {}
+        kept_alive = {name: given for name, given in _KEPT_ALIVE.items() if name not in parse_qs(parts.query)}
         connection = TimedConnection.connect(
             self._url,
             autocommit=True,
@@ -139,6 +150,7 @@ class Pool:
             connect_timeout=_CONNECT_SECONDS,
             application_name="fray-queue",
             **several,  # type: ignore[arg-type]
+            **kept_alive,  # type: ignore[arg-type]
         )
         connection.seconds, connection.prepared = self._seconds, {}
         _convert_nothing(connection)
@@ -186,8 +198,9 @@ def _convert_nothing(connection: TimedConnection) -> None:
 
 
 def _close_all(idle: "deque[TimedConnection]") -> None:
-    while idle:
-        idle.pop().close()
+    with suppress(IndexError):  # another thread takes them as well
+        while True:
+            idle.pop().close()
 
 
 def _has_ended(connection: TimedConnection) -> bool:
