@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from local_server import LocalServer, send
 from queue_processes import wait_until
+from two_askers import check_two_askers
 
 from fray import UnsupportedError
 from fray.queue import NoReplyError, QueueFullError, Ticket
@@ -160,6 +161,15 @@ def test_a_waiting_asker_costs_few_requests() -> None:
         assert answers == ["answer"]
         assert asked.count("/queues/q/replies") == 1
         queue.close()
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_an_answer_that_is_lost_and_fetched_again_is_still_there_for_another_asker(
+    on_disk: bool, tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    with HttpQueueServer(store=tmp_path if on_disk else None, clock=clock) as server:
+        check_two_askers(server.url, "q", clock.advance)
 
 
 def test_many_askers_at_once_get_each_its_own() -> None:

@@ -27,6 +27,7 @@ from live_objects import await_count, count_of
 from program_ends import SERVES_AFTER_ITS_END, printed
 from queue_processes import wait_until
 from queue_proxy import SwallowingProxy
+from two_askers import check_two_askers
 
 from fray import LeaseExpiredError, QueueUnavailableError, SpecError, UnsupportedError
 from fray.queue import open_queue
@@ -197,6 +198,12 @@ def test_who_waits_for_an_answer_or_for_room_at_a_server_learns_what_others_do(
         for each in (pusher, asker):
             each.join(60)
         assert (answers, len(pushed), own.size()) == (["answer"], 1, 2)
+
+
+def test_an_answer_that_is_lost_and_fetched_again_is_still_there_for_another_asker(engine: Any) -> None:
+    clock = ManualClock()
+    with HttpQueueServer(engine=engine.url, clock=clock) as server:
+        check_two_askers(server.url, fresh_name(), clock.advance)
 
 
 def test_a_request_that_comes_again_through_another_server_is_done_once(

@@ -13,6 +13,14 @@ def keep(store: QueueStore, slot: str, number: int, reply: dict[str, Any]) -> No
     store.file.connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", row)
 
 
+def has(store: QueueStore, slot: str, number: int) -> bool:
+    """Return whether this request of a slot, or a later one, has an answer."""
+    kept = store.file.connection.execute(
+        "SELECT 1 FROM answers WHERE slot = ? AND number >= ?", (slot, number)
+    ).get
+    return bool(kept)
+
+
 def load(store: QueueStore) -> list[tuple[str, int, Any]]:
     """Return slots with their numbers and replies."""
     rows: list[Any] = store.file.connection.execute("SELECT slot, number, reply FROM answers").fetchall()

@@ -59,12 +59,18 @@ def _count_off(queue: QueueRow, sizes: Sequence[Any]) -> None:
 
 
 def fetch(
-    store: WorkingStore, queue: QueueRow, item_ids: Sequence[str], *, most_bytes: int | None = None
+    store: WorkingStore,
+    queue: QueueRow,
+    item_ids: Sequence[str],
+    *,
+    most_bytes: int | None = None,
+    again: bool = False,
 ) -> list[Reply]:
     """Return what became of items, those under way left out; an answer stays a minute for its last asker.
 
     Args:
         most_bytes: Where to stop; the next call returns the others.
+        again: Whether this is the repetition of a call whose result was lost: it is no other asker's.
     """
     now = store.file.clock.now()
     store.sweep(queue, now)
@@ -79,7 +85,7 @@ def fetch(
         if reply is not None:
             found.append(reply)
             size += len(reply.payload or b"")
-            if reply.outcome in ("value", "error"):
+            if reply.outcome in ("value", "error") and not again:
                 _note_fetched(store, queue, queue.base + (queue.seq_of_item(item_id) or 0), now)
     return found
 

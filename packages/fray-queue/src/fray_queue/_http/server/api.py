@@ -167,7 +167,9 @@ class Api:
         item_ids = ids_of(body) or []
         if len(item_ids) > self._registry.limits.batch:
             raise LimitError(f"a request has at most {self._registry.limits.batch} item_ids")
-        found = await self._registry.fetch(name, item_ids, self._wait_of(body), _hung_up(request))
+        slot, number = slot_of(request)
+        key = None if slot is None else Key(slot, number)
+        found = await self._registry.fetch(name, item_ids, self._wait_of(body), key, _hung_up(request))
         metas = [{"item_id": reply.item_id, "outcome": reply.outcome} for reply in found]
         return body_answer(metas, [reply.payload or b"" for reply in found])
 

@@ -214,10 +214,12 @@ class EngineServerStore:
         await self._ask(name, lambda store: store.give_back(lease_ids) if lease_ids else None)
         return {"refused": []}
 
-    async def fetch(self, name: str, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
+    async def fetch(
+        self, name: str, item_ids: Sequence[str], key: Key | None
+    ) -> tuple[list[Reply], float | None]:
         """Return what became of items, as much as one answer of the server holds."""
         found, change = await self._change(
-            name, None, lambda store, engine_key: store.fetch(engine_key, item_ids)
+            name, key, lambda store, engine_key: store.fetch(engine_key, item_ids)
         )
         size = 0
         for index, reply in enumerate(found):

@@ -121,7 +121,7 @@ class QueueRegistry:
                 await sleep_among(pushers, _until(left, change), since)
 
     async def fetch(
-        self, name: str, item_ids: Sequence[str], wait: float, gone: Callable[[], bool]
+        self, name: str, item_ids: Sequence[str], wait: float, key: Key | None, gone: Callable[[], bool]
     ) -> list[Reply]:
         """Return what became of items, waiting for the first of which it is known."""
         end = self._loop.time() + wait
@@ -133,7 +133,7 @@ class QueueRegistry:
             slept = False
             while not gone():
                 since = woken_of(sleepers)
-                found, change = await self.store.fetch(name, item_ids)
+                found, change = await self.store.fetch(name, item_ids, key)
                 left = end - self._loop.time()
                 if found or left <= 0 or self.closing:
                     return found

@@ -232,12 +232,17 @@ class SqliteStore:
             lambda refused: {"refused": refused},
         )
 
-    async def fetch(self, name: str, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
+    async def fetch(
+        self, name: str, item_ids: Sequence[str], key: Key | None
+    ) -> tuple[list[Reply], float | None]:
         """Return what became of items."""
 
         def reading(store: QueueStore) -> tuple[list[Reply], float | None]:
             queue = store.queue(name)
-            found = replies.fetch(store, queue, item_ids, most_bytes=self._limits.item_bytes)
+            again = key is not None and kept_answers.has(store, *key)
+            found = replies.fetch(store, queue, item_ids, most_bytes=self._limits.item_bytes, again=again)
+            if found and key is not None and not again:
+                kept_answers.keep(store, *key, {})
             return found, None if found else looking.next_change(store, queue)
 
         return await self._look(reading)
@@ -350,9 +355,7 @@ class SqliteStore:
 
     async def every_second(self, seconds: int) -> None:
         """Keep the time that leases have left, and forget old answers."""
-        if self._store.file.in_memory:
-            return
-        if seconds % _KEEP_TIME_EVERY == 0:
+        if seconds % _KEEP_TIME_EVERY == 0 and not self._store.file.in_memory:
             await self._writer.run(QueueStore.keep_time, durable=False)
         if seconds % _FORGET_EVERY == 0:
             await self._writer.run(lambda store: kept_answers.forget(store, FORGET_AFTER), durable=False)

@@ -101,7 +101,9 @@ class ServerStore(Protocol):
     async def give_back(self, name: str, lease_ids: Sequence[str], key: Key | None) -> Told:
         """Give back items that were not worked on; `refused` are leases that were not good, where known."""
 
-    async def fetch(self, name: str, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
+    async def fetch(
+        self, name: str, item_ids: Sequence[str], key: Key | None
+    ) -> tuple[list[Reply], float | None]:
         """Return what became of items, and in how many seconds more may be known by itself."""
 
     async def peek(self, name: str) -> Taken | None: ...
