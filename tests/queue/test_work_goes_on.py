@@ -64,6 +64,27 @@ def test_a_queue_that_fails_for_a_while_is_asked_again() -> None:
     assert queue.size() == 0
 
 
+class LosesAnswers(MemoryQueue[Any]):
+    """A queue that finishes items, and whose first answer about it does not arrive."""
+
+    lost = False
+
+    def done_many(self, leases: Iterable[Lease[Any]], *, results: Iterable[Any] | None = None) -> None:
+        super().done_many(leases, results=results)
+        if not self.lost:
+            self.lost = True
+            raise QueueUnavailableError("no answer")
+
+
+def test_what_is_not_known_of_an_item_is_not_claimed(caplog: pytest.LogCaptureFixture) -> None:
+    queue = LosesAnswers()
+    queue.push(1)
+    summary = work(queue, str, stop_when_empty=True)
+    assert (summary.lost, summary.done, queue.size()) == (1, 0, 0)
+    assert "lost while it was worked on" not in caplog.text
+    assert "it is settled or its lease was lost" in caplog.text
+
+
 def test_a_pool_outlasts_its_server(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "store", "--queue", "q") as server:
         queue: HttpQueue[int] = HttpQueue(server.url, "q", timeout=1.0)  # which the pool outlasts

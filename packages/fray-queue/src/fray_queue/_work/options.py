@@ -50,7 +50,8 @@ class WorkSummary:
     Attributes:
         done: Items that are finished.
         failed: Items that went back because the function raised, in its retries as well.
-        lost: Items whose lease ended before the function did; another worker has them.
+        lost: Items whose lease ended before the function did; another worker has them. Also those whose
+            settlement failed without an answer, and whose lease the queue then refused: they may be done.
         released: Items that went back unfinished, because the grace period was over or the program ended.
         timed_out: Items that went back because the function ran beyond `time_limit`.
         returned: Items that were prefetched and went back untouched.

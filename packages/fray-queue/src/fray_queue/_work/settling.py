@@ -183,24 +183,35 @@ class Settler:
                 left to their leases. To repeat it would hold up all others for ever.
         """
         lost: set[str] = set()
+        tries = 0
+
+        async def counted() -> None:
+            nonlocal tries
+            tries += 1
+            await call(*args, **options)
+
+        why = "its lease was lost while it was worked on"
         try:
-            await self._patience.ask(call, *args, answers=(LimitError,), **options)
+            await self._patience.ask(counted, answers=(LimitError,))
         except LeaseExpiredError as error:
             lost = {error.lease_id, *error.lease_ids}
+            if tries > 1:
+                why = "the queue failed while it was settled, so it is settled or its lease was lost"
         except (GivenUpError, LimitError) as error:
             if may_be_large and isinstance(error, LimitError):
                 raise
             _log.warning("%d items were not settled, so their leases run out: %s", len(settlements), error)
             lost = {each.entry.lease.lease_id for each in settlements}
-        self._count(settlements, lost)
+            why = "its settlement is not confirmed"
+        self._count(settlements, lost, why)
 
-    def _count(self, settlements: Sequence[Settlement], lost: set[str]) -> None:
+    def _count(self, settlements: Sequence[Settlement], lost: set[str], why: str) -> None:
         now, summary = time.time(), self._summary
         for each in settlements:
             lease = each.entry.lease
             ending = each.ending
             if lease.lease_id in lost and ending is not Ending.RETURNED:
-                _log.warning("item %s: its lease was lost while it was worked on", lease.item_id)
+                _log.warning("item %s: %s", lease.item_id, why)
                 ending = Ending.LOST
             setattr(summary, ending.value, getattr(summary, ending.value) + 1)
             if ending is not Ending.RETURNED:
