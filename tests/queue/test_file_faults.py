@@ -18,7 +18,7 @@ from fray import FrayError, LeaseExpiredError, SpecError, UnsupportedError
 from fray.queue import FileQueue, UnreadableItem, open_queue
 from fray.testing.interrupting import struck
 from fray.testing.queue import ManualClock
-from fray_queue.testing import FsspecStore, LocalStore, file_listing, file_queue, queue_command
+from fray_queue.testing import FsspecStore, FullBuckets, LocalStore, file_listing, file_queue, queue_command
 
 
 @pytest.fixture
@@ -316,6 +316,139 @@ def test_a_settling_that_failed_can_be_repeated_at_once(
     queue.done(first)
     queue.release(second)
     assert queue.size() == 1
+
+
+class LosesAnswers:
+    """A store that loses the answer to the creation of one record: it is made at once, or it comes late."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, record: str, *, late: bool) -> None:
+        self.left: list[str] = [record]
+        self._late: list[Callable[[], bool]] = []
+        real = FsspecStore.create
+
+        def create(store: FsspecStore, path: str, data: bytes) -> bool:
+            while self._late:
+                self._late.pop()()
+            if not self.left or not path.endswith(self.left[0]):
+                return real(store, path, data)
+            self.left.clear()
+            made = functools.partial(real, store, path, data)
+            if late:
+                self._late.append(made)
+            else:
+                made()
+            raise ConnectionError("the answer is lost")
+
+        monkeypatch.setattr(FsspecStore, "create", create)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("call", ["done", "release"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_settling_whose_answer_was_lost_can_be_repeated(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, count: int, call: str, late: bool
+) -> None:
+    with FileQueue[int](f"memory://{tmp_path.name}/q", clock=clock) as queue:
+        queue.push_many(range(count))
+        lease = queue.pop()
+        assert lease is not None
+        answers = LosesAnswers(monkeypatch, "~2", late=late)
+        settle = getattr(queue, call)
+        with pytest.raises(ConnectionError):
+            settle(lease)
+        assert not answers.left
+        clock.advance(1)
+        if not late:
+            with pytest.raises(LeaseExpiredError):  # as a heartbeat meanwhile
+                queue.extend(lease, 60)
+        settle(lease)
+        assert queue.size() == (count if call == "release" else count - 1)
+        with pytest.raises(LeaseExpiredError):
+            settle(lease)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_was_finished_is_not_released_by_the_call_that_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    with FileQueue[int](f"memory://{tmp_path.name}/q") as queue:
+        queue.push_many(range(count))
+        lease = queue.pop()
+        assert lease is not None
+        LosesAnswers(monkeypatch, "~2", late=False)
+        with pytest.raises(ConnectionError):
+            queue.done(lease)
+        with pytest.raises(LeaseExpiredError):
+            queue.release(lease)
+
+
+def test_a_done_whose_bucket_could_not_be_announced_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FileQueue[int](f"memory://{tmp_path.name}/q") as queue:
+        queue.push(1)
+        lease = queue.pop()
+        assert lease is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(FullBuckets, "took", lambda *_: broken("no"))
+            with pytest.raises(ImportError):
+                queue.done(lease)
+        queue.done(lease)
+        assert queue.size() == 0
+
+
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_a_done_many_that_failed_in_part_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    url = f"memory://{tmp_path.name}/q" if scheme == "memory" else str(tmp_path / "q")
+    store: Any = FsspecStore if scheme == "memory" else LocalStore
+    with FileQueue[Any](url) as queue:
+        for part in ("a", "b", "cd"):
+            queue.push_many(part)
+        leases = [lease for _ in range(3) for lease in queue.pop_many(2)][:4]
+        real = store.create
+
+        def create(store: Any, path: str, data: bytes) -> bool:
+            if "0001~" in path:
+                raise OSError(errno.EIO, "Input/output error")
+            return bool(real(store, path, data))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "create", create)
+            with pytest.raises(OSError, match="Input/output"):
+                queue.done_many(leases)
+        queue.done_many(leases)
+        assert queue.size() == 0
+        with pytest.raises(LeaseExpiredError) as caught:
+            queue.done_many(leases)
+        assert len({caught.value.lease_id, *caught.value.lease_ids}) == len(leases)
+
+
+def test_an_item_whose_files_stay_is_finished_all_the_same(
+    tmp_path: Path,
+    queue: FileQueue[Any],
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue.push("x")
+    lease = queue.pop()
+    assert lease is not None
+    real = os.unlink
+
+    def failing(path: Any, *arguments: Any, **options: Any) -> None:
+        if str(path).endswith("/0000"):
+            raise OSError(errno.EIO, "Input/output error")
+        real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", failing)
+        queue.done(lease)
+    assert "the files of 1 finished items" in caplog.text
+    clock.advance(100)
+    assert FileQueue(tmp_path / "q", clock=clock).pop() is None
+    assert list((tmp_path / "q").glob("[0-9]*")) == []
 
 
 def test_a_disk_that_fails_does_not_say_that_an_item_is_gone(

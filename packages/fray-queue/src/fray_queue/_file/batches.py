@@ -21,10 +21,15 @@ from fray_queue._file.records import (
     encode_extension,
     new_nonce,
 )
+from fray_queue._file.repeats import Repeats
 
 
 class Batches(BatchLog):
     """What a client does with the items of batches."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self.repeats = Repeats()
 
     # --- taking ---
 
@@ -118,21 +123,30 @@ class Batches(BatchLog):
     ) -> list[str]:
         """Write what becomes of leases; return the ids of those that are not good."""
         by_index = {claim.index: claim for claim in claims}
+        before: dict[int, Record] = {}  # what a call that failed wrote
 
-        def plan(state: BatchState) -> dict[int, Record]:
-            return {
-                index: record_for(claim)
-                for index, claim in by_index.items()
-                if self._holds(state[index], claim)
-            }
+        with self.repeats.settling(by_index.values()) as settling:
 
-        number, written = self._change(address, plan)
+            def plan(state: BatchState) -> dict[int, Record]:
+                changes: dict[int, Record] = {}
+                for index, claim in by_index.items():
+                    record = record_for(claim)
+                    if self._holds(state[index], claim):
+                        changes[index] = settling.tries(claim, record)
+                    elif settling.wrote(claim, state[index].record, record):
+                        before[index] = record
+                return changes
+
+            number, written = self._change(address, plan)
+            if before and not written and not self._store.exists(address.path):
+                before.clear()  # it was finished without us, and our record continued no history
         with self._lock:
             for claim in by_index.values():
                 self._held.pop(claim.lease_id, None)
-        if any(record.kind == DONE for record in written.values()):
+        settled = before | written
+        if any(record.kind == DONE for record in settled.values()):
             self._clean_batch(address, number)
-        return [claim.lease_id for index, claim in by_index.items() if index not in written]
+        return [claim.lease_id for index, claim in by_index.items() if index not in settled]
 
     def _clean_old_batch(self, address: ItemAddress, number: int) -> None:
         """Remove a batch whose items are done for so long that who finished the last one is gone."""

@@ -244,9 +244,15 @@ class Claims(Survey):
             if self._settle_batch(claim.address, [claim], record_for):
                 raise LeaseExpiredError(lease_id)
             return claim
-        while not self._append(claim.address, claim.number + 1, record_for(claim)):
-            claim = self._renewed(claim, lease_id)
-        self._confirm(claim, lease_id)
+        with self.repeats.settling([claim]) as settling:
+            while not self._append(
+                claim.address, claim.number + 1, record := settling.tries(claim, record_for(claim))
+            ):
+                found = self._read_record(claim.address, claim.number + 1)
+                if settling.wrote(claim, found, record):
+                    break
+                claim = self._renewed(claim, lease_id, found)
+            self._confirm(claim, lease_id)
         with self._lock:
             self._held.pop(lease_id, None)
         return claim
@@ -264,7 +270,7 @@ class Claims(Survey):
     def _find(self, lease_id: str) -> Claim:
         with self._lock:
             claim = self._held.get(lease_id)
-        if claim is not None:
+        if claim := claim or self.repeats.claim(lease_id):
             return claim
         parsed = parse_lease_id(lease_id)  # the lease of another client of this queue, or of another queue
         if parsed is None:
@@ -277,9 +283,8 @@ class Claims(Survey):
             raise LeaseExpiredError(lease_id)
         return Claim(address, number, record, record.until, first=number)
 
-    def _renewed(self, claim: Claim, lease_id: str) -> Claim:
+    def _renewed(self, claim: Claim, lease_id: str, record: Record | None) -> Claim:
         """Return the claim as its holder renewed it; its next record may be that."""
-        record = self._read_record(claim.address, claim.number + 1)
         if record is None or record.kind != LEASE or record.lease_nonce != claim.record.lease_nonce:
             self._lost(lease_id)
         assert record is not None
@@ -321,7 +326,8 @@ class Claims(Survey):
             if self._append(claim.address, claim.number + 1, record):
                 self._confirm(claim, lease_id)
                 return self._hold(claim, claim.number + 1, record, record.until)
-            claim = self._renewed(claim, lease_id)
+            found = self._read_record(claim.address, claim.number + 1)
+            claim = self._renewed(claim, lease_id, found)
 
 
 def _ended(claim: Claim, outcome: str, now: float, *error: str) -> Attempts:

@@ -36,7 +36,11 @@ class Cleanup:
     def remove(self, payload: str, records: list[str]) -> bool:
         """Remove the files of one item; False: later."""
         if not self._background:
-            self._store.delete([payload, *records])
+            try:
+                self._store.delete([payload, *records])
+            except OSError as error:  # the item is finished; another client removes them later
+                _warn(1, error)
+                return False
             return True
         started = True
         with self._mine():
@@ -83,12 +87,7 @@ class Cleanup:
             try:
                 self._remove(bulk)
             except Exception as error:  # noqa: BLE001 - whatever it is, the items after these need a cleaner
-                _log.warning(
-                    "the files of %d finished items or batches stay for now: %s: %s",
-                    len(bulk),
-                    type(error).__name__,
-                    error,
-                )
+                _warn(len(bulk), error)
                 refused = True
                 if self._put_back(bulk):
                     return
@@ -126,3 +125,9 @@ class Cleanup:
         # A history without its payload is finished; a payload without its history would be a new item.
         self._store.delete([payload for payload, _ in bulk])
         self._store.delete([record for _, records in bulk for record in records])
+
+
+def _warn(count: int, error: Exception) -> None:
+    _log.warning(
+        "the files of %d finished items or batches stay for now: %s: %s", count, type(error).__name__, error
+    )

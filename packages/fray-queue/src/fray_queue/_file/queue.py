@@ -252,30 +252,40 @@ class FileQueue(QueueBase[T]):
 
     def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
         groups: dict[Any, list[str]] = {}  # leases of one batch are finished by one record
+        self._enter()
+        repeats, finished, lost = self._claims.repeats, list[str](), list[str]()
         for lease in leases:
             lease_id = lease.lease_id
+            if repeats.was_finished(lease_id):
+                finished.append(lease_id)
+                continue
             parsed = parse_lease_id(lease_id)
             in_batch = parsed is not None and parsed[1] != ALONE
             groups.setdefault(parsed[0] if parsed and in_batch else lease_id, []).append(lease_id)
-        self._enter()
-        lost: list[str] = []
 
         def finish(group: tuple[Any, list[str]]) -> None:
             address, lease_ids = group
             if isinstance(address, ItemAddress):
-                lost.extend(self._claims.finish_batch(address, lease_ids))
+                refused = self._claims.finish_batch(address, lease_ids)
+                finished.extend(set(lease_ids).difference(refused))
+                lost.extend(refused)
                 return
             for lease_id in lease_ids:
                 try:
                     self._claims.finish(lease_id)
+                    finished.append(lease_id)
                 except LeaseExpiredError:
                     lost.append(lease_id)
 
-        if self._local or len(groups) < 2:
-            for group in groups.items():
-                finish(group)
-        else:
-            map_in_threads(finish, groups.items(), ASIDE, "fray-queue-done")
+        try:
+            if self._local or len(groups) < 2:
+                for group in groups.items():
+                    finish(group)
+            else:
+                map_in_threads(finish, groups.items(), ASIDE, "fray-queue-done")
+        except BaseException:  # the caller repeats the call with all of them
+            repeats.finished(finished)
+            raise
         return lost
 
     def release(self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None) -> None:
