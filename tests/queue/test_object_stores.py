@@ -269,6 +269,32 @@ def test_a_store_that_accepts_and_never_answers_is_given_up(scheme: str) -> None
         assert time.monotonic() - start < 30  # it hung for minutes
 
 
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "memory"])
+def test_a_push_many_of_which_a_file_fails_stores_nothing(
+    scheme: str, stored: bool, moto: str, gcs: GcsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"s3": s3_options(moto), "gs": gcs_options(gcs.url), "memory": {}}[scheme]
+    with FileQueue[int](f"{scheme}://bucket/{uuid.uuid4().hex}", **options) as queue:
+        assert queue.size() == 0
+        real = FsspecStore.create
+
+        def create(store: FsspecStore, path: str, data: bytes) -> bool:
+            fails = "0003x" in path
+            made = real(store, path, data) if stored or not fails else False
+            if fails:
+                raise QueueUnavailableError("no answer")
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FsspecStore, "create", create)
+            with pytest.raises(QueueUnavailableError, match="no answer"):
+                queue.push_many(range(1000))
+        assert queue.size() == 0
+        queue.push_many(range(1000))
+        assert queue.size() == 1000
+
+
 # --- what it costs ---
 
 

@@ -75,16 +75,28 @@ class FsspecStore:
         return True
 
     def put(self, files: Sequence[tuple[str, bytes]]) -> None:
+        made: list[str] = []
+        doubtful: set[str] = set()
+
         def one(file: tuple[str, bytes]) -> None:
             path, data = file
+            doubtful.add(path)
             # A lost answer is asked for again. Then the item is there or, where it is finished already, gone.
             if not self.create(path, data) and self.read(path) not in (data, None):
+                doubtful.discard(path)  # it is another's
                 raise FileExistsError(f"{self.name}/{path} exists: two producers have one name")
+            made.append(path)
 
         if len(files) == 1:
             one(files[0])
             return
-        map_in_threads(one, files, _ASIDE, "fray-queue-put")
+        try:
+            map_in_threads(one, files, _ASIDE, "fray-queue-put")
+        except BaseException:
+            if made:  # else the store is away, and would be waited for once more
+                with contextlib.suppress(Exception):  # all or none, as far as the store lets us
+                    self.delete(sorted(doubtful))
+            raise
 
     def write(self, path: str, data: bytes) -> None:
         self._ask("pipe_file", self._full(path), data)
