@@ -269,6 +269,28 @@ def test_a_store_that_accepts_and_never_answers_is_given_up(scheme: str) -> None
         assert time.monotonic() - start < 30  # it hung for minutes
 
 
+def test_an_s3_that_does_not_name_the_condition_creates_exclusively(moto: str) -> None:
+    conflicts: list[bytes] = []
+
+    def without_condition(answer: bytes) -> bytes:
+        if b"PreconditionFailed" in answer:
+            conflicts.append(answer)
+        return answer.replace(b"<Condition>If-None-Match</Condition>", b"")
+
+    with SwallowingProxy(moto) as proxy:
+        proxy.rewrite = without_condition
+        url, options = f"s3://bucket/{uuid.uuid4().hex}", {"timeout": 5.0, **s3_options(proxy.url)}
+        with FileQueue[int](url, **options) as queue, FileQueue[int](url, **options) as other:
+            queue.push(1)
+            lease = queue.pop()
+            assert lease is not None
+            assert other.pop() is None
+            queue.done(lease)
+            assert other.size() == 0
+        assert all(b"<Condition>If-None-Match</Condition>" in answer for answer in conflicts)
+        assert conflicts
+
+
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("scheme", ["s3", "gs", "memory"])
 def test_a_push_many_of_which_a_file_fails_stores_nothing(

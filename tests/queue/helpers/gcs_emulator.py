@@ -30,6 +30,7 @@ class GcsEmulator(LocalServer):
         self.objects: dict[str, tuple[int, bytes, str]] = {}  # name -> generation, content, time
         self.honours_preconditions = True
         self.clock_offset = 0.0
+        self.refuses = False  # whether its user has no right to anything
         self.requests = 0
         self._generations = itertools.count(1)
         self._lock = threading.Lock()
@@ -46,6 +47,8 @@ class GcsEmulator(LocalServer):
         bucket, _, name = path.removeprefix("/storage/v1/b/").partition("/o")
         if not path.startswith("/storage/v1/b/") or bucket != "bucket":
             return _error(404, "notFound", f"{method} {target} is not here")
+        if self.refuses:
+            return _error(403, "forbidden", "the user has no access to the bucket")
         with self._lock:
             self.requests += 1
             return self._object(method, unquote(name.removeprefix("/")), query, body, headers)

@@ -23,6 +23,7 @@ class SwallowingProxy(LocalServer):
         self.swallowed = self.answered = 0
         # Makes of a body the pieces in which the answer goes out, and says whether the connection stays open.
         self.reshape: Callable[[bytes], tuple[list[bytes], bool]] | None = None
+        self.rewrite: Callable[[bytes], bytes] = lambda answer: answer
         self._flowing = threading.Event()
         self._flowing.set()
         self._dropping = False
@@ -52,13 +53,15 @@ class SwallowingProxy(LocalServer):
             return self._swallow(request)
         if self.reshape is not None:
             return self._send_reshaped(request, *self.reshape(answer))
+        sent = self.rewrite(answer)
+        length = response.getheader("Content-Length") if sent == answer else None  # of a HEAD, too
         request.send_response(response.status)
         for key, value in response.getheaders():
             if key.lower() not in _HOP:
                 request.send_header(key, value)
-        request.send_header("Content-Length", response.getheader("Content-Length") or str(len(answer)))
+        request.send_header("Content-Length", length or str(len(sent)))
         request.end_headers()
-        request.wfile.write(answer)
+        request.wfile.write(sent)
         return None
 
     @staticmethod

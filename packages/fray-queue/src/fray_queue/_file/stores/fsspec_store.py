@@ -24,8 +24,10 @@ _S3, _GCS, _AZURE = {"s3", "s3a"}, {"gs", "gcs"}, {"abfs", "abfss", "az"}
 _SLOWEST = 1 << 20  # bytes a second at which a payload may be stored, beyond the time for a request
 _MOST_AT_ONCE = 1000  # objects that S3 deletes in one request
 _ASIDE = 16  # requests of one call that run beside each other
-_ANSWERS = (FileNotFoundError, FileExistsError, PermissionError, NotImplementedError, TypeError)
-"""What a store answers; anything else is taken for a store that is away."""
+_UNAUTHORIZED, _FORBIDDEN, _EXISTS = 401, 403, 412  # statuses of HTTP
+_REFUSALS = {_UNAUTHORIZED, _FORBIDDEN}
+_ANSWERS = (FileNotFoundError, FileExistsError, NotImplementedError, TypeError)
+"""What a store answers, besides refusals; anything else is taken for a store that is away."""
 _memory_lock = threading.Lock()
 
 
@@ -205,15 +207,29 @@ class FsspecStore:
         for pause in retry_delays(longest=5.0):
             try:
                 return self._once(call, arguments, options, end - time.monotonic())
-            except _ANSWERS:
-                raise
             except Exception as error:  # each client library has its own idea of a connection error
+                if answer := self._answer(error, call, creates=options.get("mode") == "create"):
+                    raise answer from error
+                if isinstance(error, _ANSWERS):
+                    raise
                 if time.monotonic() + pause > end:
                     raise QueueUnavailableError(
                         f"{self.name} did not answer for {self._timeout:g} s: {type(error).__name__}: {error}"
                     ) from error
                 time.sleep(pause)
         raise AssertionError  # the delays never end
+
+    def _answer(self, error: Exception, call: str, *, creates: bool) -> Exception | None:
+        """Return what an error means that the client library has no own exception for."""
+        status = _status(error)
+        if status in _REFUSALS or isinstance(error, PermissionError):
+            return PermissionError(
+                f"{self.name} refused {call!r} to this user ({type(error).__name__}: {error}); give the user "
+                "the right to list, read, create and delete objects there"
+            )
+        if status == _EXISTS and creates:  # s3fs knows the answer of AWS alone
+            return FileExistsError(str(error))
+        return None
 
     def _once(self, call: str, arguments: tuple[Any, ...], options: dict[str, Any], seconds: float) -> Any:
         """Make one request and give it up after so many seconds, also when the store never answers."""
@@ -233,6 +249,20 @@ class FsspecStore:
             raise ConnectionError(f"{call} was cancelled") from error
         finally:
             request.cancel()
+
+
+def _status(error: Exception) -> int | None:
+    """Return the HTTP status of which a client library made an exception; each keeps it elsewhere."""
+    for each in (error, error.__cause__):
+        response = getattr(each, "response", None)
+        if isinstance(response, dict):  # s3fs
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        else:
+            status = getattr(each, "status_code", None) or getattr(each, "code", None)  # adlfs, gcsfs
+        if isinstance(status, int):
+            return status
+    # gcsfs raises a plain OSError, and only its text says why.
+    return _FORBIDDEN if type(error) is OSError and str(error).startswith("Forbidden: ") else None
 
 
 def _gcs(url: str, options: dict[str, Any]) -> tuple[Any, str]:
