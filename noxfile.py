@@ -106,6 +106,10 @@ IRIS_NOTE = (
     "`python noxfile.py -s iris -- --iris-source FOLDER`. Of the contract of contexts it ran the tests of "
     "actors; tasks run as on `process`."
 )
+ENGINE_NOTE = (
+    "The column `memory-engine` is no backend to install: it is the smallest `EngineContext` of the tests, "
+    "over an engine in memory ([adding a backend](adding-a-backend.md#an-engine))."
+)
 DASK = "distributed==2026.8.*"  # what examples/fray-dask was written for
 PYRIGHT = (
     "basedpyright==1.40.2"  # pyright 1.1.414 with its own Node.js; pyright's wheel fetches one when it runs
@@ -486,7 +490,7 @@ def matrix(session: nox.Session) -> None:
     """
     session.install(*wheels("fray-core"), *group("test"))
     reports = [str(REPORTS / f"{name}.xml") for name in ("local", "ray", "queue", "slurm")]
-    page = ["--write", "docs/capabilities.md"]
+    page = ["--write", "docs/capabilities.md", "--note", ENGINE_NOTE]
     if any('value="iris"' in Path(report).read_text(encoding="utf-8") for report in session.posargs):
         page += ["--note", IRIS_NOTE]
     session.run("python", "-m", "fray.testing.matrix", *page, *session.posargs, *reports)

@@ -32,7 +32,7 @@ def written(results: list[dict[str, Any]]) -> str:
                 f"{len(goals) - len(judged)} more figures are from quick runs, and are not judged.\n"
             )
         rows = [
-            [f"[{result['name']}](#{result['name'].replace('_', '-')})", *_goal(note, quick=result["quick"])]
+            [f"[{result['name']}](#{result['name']})", *_goal(note, quick=result["quick"])]
             for result, note in goals
         ]
         parts.append(_table(["in", "what", "goal", "measured", ""], rows))
@@ -68,7 +68,7 @@ def _section(result: dict[str, Any]) -> str:
     quick = " **A quick run, not for the record.**" if result["quick"] else ""
     commit = result["versions"]["fray's commit"]
     lines = [
-        f"\n({result['name'].replace('_', '-')})=\n## `{result['name']}`\n",
+        f"\n## `{result['name']}`\n",
         f"{result['about']}\n",
         f"`{result['command']}`, {result['date']}, {result['seconds']} s, at {commit}.{quick}\n",
     ]

@@ -1,4 +1,4 @@
-"""What happens to open contexts when the program ends (design rule 15).
+"""What happens to open contexts when the program ends.
 
 A program that ends normally waits for its tasks; actor calls that are still under way get a while, then
 they are named on stderr. A program that fails waits for nothing.

@@ -74,7 +74,7 @@ class ContextCapabilities(Capabilities):
         max_restarts: `max_restarts` constructs an actor again after the death of its process.
         runtime_env: A task may have environment variables, packages or a container of its own.
         reentrant: Calls may be made from finalizers, signal handlers and callbacks.
-        program_end: A program that ends without `with` waits as design rule 15 says.
+        program_end: A program that ends without `with` waits for its tasks, unless it failed.
         executor: `as_executor` and futures.
     """
 

@@ -67,7 +67,7 @@ class ExitReason(enum.StrEnum):
     PREEMPTED = "preempted"
     """Its machine was taken away; counted by `max_retries_preemption`."""
     STOPPED = "stopped"
-    """A user stopped the job."""
+    """The job was stopped, the replica restarted, or another member of its gang failed or was preempted."""
     COULD_NOT_START = "could_not_start"
     """Its environment could not be built, or its program not be started."""
     DEPENDENCY_FAILED = "dependency_failed"

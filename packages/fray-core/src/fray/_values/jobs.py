@@ -45,7 +45,9 @@ class JobRequest:
             end. None keeps all, as far as the disk has room.
         backend: Native options of one kind of cluster, by its name; the others ignore them.
         on_exit: A shell command that runs once when the job has ended, on the host that supervised it, with
-            the launcher's variables. `FRAY_JOB_STATUS`, `FRAY_JOB_REASON` and others say how the job ended.
+            the variables of the job's supervisor: on `local` the launcher's, on Slurm the batch step's, on
+            Ray those of the job's process on the head. `FRAY_JOB_STATUS`, `FRAY_JOB_REASON` and others say
+            how the job ended.
 
     Raises:
         ValueError: A field is wrong; the message names it and its value.

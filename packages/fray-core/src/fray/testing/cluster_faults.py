@@ -1,4 +1,4 @@
-"""What a cluster of directories withstands: rules 9 to 11.
+"""What a cluster of directories withstands.
 
 Whatever is killed or stopped, wherever a reader looks from, whatever the disk does: what is read is right,
 reading changes nothing, and nothing outlives its supervisor. Where a test needs namespaces or a disk of its

@@ -1,4 +1,4 @@
-"""Gangs: replicas that are one program. Rule 13: the same on every cluster that runs them, ranks included."""
+"""Gangs: replicas that are one program: the same on every cluster that runs them, ranks included."""
 
 import json
 from pathlib import Path

@@ -20,7 +20,7 @@ TWO = ResourceConfig(replicas=2)
 
 
 class LaunchContract(ClusterFixtures):
-    """Rule 1: `launch` validates, returns at once, and the job does what its entry point says."""
+    """`launch` validates, returns at once, and the job does what its entry point says."""
 
     def test_a_callable_runs_with_its_arguments(self, cluster: Cluster) -> None:
         greeting = "hello"
@@ -74,7 +74,7 @@ class LaunchContract(ClusterFixtures):
 
 
 class ReplicaContract(ClusterFixtures):
-    """Rule 2: what a replica finds around it."""
+    """What a replica finds around it."""
 
     def test_replicas_know_who_they_are_and_find_their_variables(
         self, cluster: Cluster, tmp_path: Path, spec: str
@@ -102,7 +102,7 @@ class ReplicaContract(ClusterFixtures):
 
 
 class EnvironmentContract(ClusterFixtures):
-    """Rule 1, further: an environment is built inside the job, and its failure is the job's."""
+    """An environment is built inside the job, and its failure is the job's."""
 
     def test_packages_that_cannot_be_had_fail_the_job_and_are_named(
         self, cluster: Cluster, tmp_path: Path
@@ -124,7 +124,7 @@ class EnvironmentContract(ClusterFixtures):
 
 
 class FailureContract(ClusterFixtures):
-    """Rule 3: a job fails when a replica fails, and says which, how, and what it wrote last."""
+    """A job fails when a replica fails, and says which, how, and what it wrote last."""
 
     def fail(self, cluster: Cluster, entrypoint: Entrypoint, **fields: Any) -> JobInfo:
         info = cluster.wait(launch(cluster, entrypoint, **fields), timeout=self.PATIENCE)

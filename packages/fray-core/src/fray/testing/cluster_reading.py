@@ -1,4 +1,4 @@
-"""Waiting, following, and what must never be read: rules 6, 7 and 8."""
+"""Waiting, following, and what must never be read."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ SLEEP = "import time; time.sleep(600)"
 
 
 class WaitContract(ClusterFixtures):
-    """Rule 6: `wait` answers in the order of its ids, fails fast when asked to, and knows its time."""
+    """`wait` answers in the order of its ids, fails fast when asked to, and knows its time."""
 
     def test_several_are_answered_in_the_order_of_their_ids(
         self, cluster: Cluster, capsys: pytest.CaptureFixture[str]
@@ -196,7 +196,7 @@ class LogContract(ClusterFixtures):
 
 
 class SecretContract(ClusterFixtures):
-    """Rule 7: the values of `env_vars` are seen by the job and by nobody else."""
+    """The values of `env_vars` are seen by the job and by nobody else."""
 
     def test_a_secret_is_in_no_answer_no_log_and_no_command_line(
         self, cluster: Cluster, elsewhere: Callable[..., str]
@@ -250,7 +250,7 @@ class SecretContract(ClusterFixtures):
 
 
 class UnsupportedContract(ClusterFixtures):
-    """Rule 8: what a cluster cannot do is refused at launch, in words that help."""
+    """What a cluster cannot do is refused at launch, in words that help."""
 
     def test_a_tpu_that_it_does_not_have_is_refused_at_launch(self, cluster: Cluster) -> None:
         if self.HAS_TPUS:

@@ -1,4 +1,4 @@
-"""Ending jobs, and what other processes see: rules 4 and 5."""
+"""Ending jobs, and what other processes see."""
 
 import textwrap
 from collections.abc import Callable
@@ -38,7 +38,7 @@ TREE = """
 
 
 class TerminateContract(ClusterFixtures):
-    """Rule 4: SIGTERM, then SIGKILL, on the whole tree; it returns when that is gone."""
+    """SIGTERM, then SIGKILL, on the whole tree; it returns when that is gone."""
 
     def test_a_job_that_listens_has_time_to_save(self, cluster: Cluster, tmp_path: Path) -> None:
         code = """
@@ -114,7 +114,7 @@ class FamilyContract(ClusterFixtures):
 
 
 class SharingContract(ClusterFixtures):
-    """Rule 5: other processes see, follow and stop a job, also when its launcher is gone."""
+    """Other processes see, follow and stop a job, also when its launcher is gone."""
 
     LAUNCH = """
         request = JobRequest("shared", Entrypoint.from_binary("python", ["-c", sys.argv[1], *sys.argv[2:]]))

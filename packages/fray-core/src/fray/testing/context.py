@@ -101,4 +101,4 @@ class ContextContract(
     EventsContract,
     OptionsContract,
 ):
-    """Design rules 1 to 16, and what listeners receive; a backend may also take the areas one by one."""
+    """All areas of the contract; a backend may also take the areas one by one."""

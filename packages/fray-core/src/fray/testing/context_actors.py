@@ -1,4 +1,4 @@
-"""Rule 6, first half: the life of an actor, its name, its death."""
+"""The life of an actor, its name, its death."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from fray.testing.tasks import Counter
 
 @needs("actors")
 class ActorContract(ContextFixtures):
-    """Rule 6: making, finding and ending actors."""
+    """Making, finding and ending actors."""
 
     def test_an_actor_keeps_its_state_between_calls(self, context: JobContext) -> None:
         counter = context.create_actor(Counter, 10)

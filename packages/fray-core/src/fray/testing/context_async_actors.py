@@ -1,4 +1,4 @@
-"""Actors with async methods: one event loop for their life (design rule 12)."""
+"""Actors with async methods: one event loop for their life."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Rule 6, second half: the calls of an actor."""
+"""The calls of an actor."""
 
 import threading
 from concurrent.futures import Future
@@ -17,7 +17,7 @@ from fray.testing.tasks import Counter
 
 @needs("actors")
 class ActorCallContract(ContextFixtures):
-    """Rule 6: order, overlap, failures, callers."""
+    """The calls of an actor: order, overlap, failures, callers."""
 
     def test_a_method_takes_options_of_ray(self, context: JobContext) -> None:
         counter = context.create_actor(Counter)

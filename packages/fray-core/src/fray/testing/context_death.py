@@ -1,4 +1,4 @@
-"""What happens when a worker dies, and what a task and an actor reserve (rule 14)."""
+"""What happens when a worker dies, and what a task and an actor reserve."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Rules 9 and 10: timeouts, cancellation, the end."""
+"""Timeouts, cancellation, the end."""
 
 import concurrent.futures
 import threading
@@ -19,7 +19,7 @@ from fray.testing.tasks import Counter
 
 
 class CancelContract(ContextFixtures):
-    """Rule 9: `timeout` and `cancel`."""
+    """`timeout` and `cancel`."""
 
     def test_a_timeout_raises_and_leaves_the_task_running(self, context: JobContext, gate: Note) -> None:
         if self.can.inline:
@@ -83,7 +83,7 @@ class CancelContract(ContextFixtures):
 
 
 class ShutdownContract(ContextFixtures):
-    """Rule 10: the end of a context."""
+    """The end of a context."""
 
     def test_the_current_one_is_made_again_after_it_was_shut_down(
         self, spec: str, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""How a program ends that left its context open (rule 15)."""
+"""How a program ends that left its context open."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Calls from where nobody expects them: finalizers, signal handlers, callbacks, running loops (rule 13)."""
+"""Calls from where nobody expects them: finalizers, signal handlers, callbacks, running loops."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Rules 7 and 11: what travels, and what is refused."""
+"""What travels, and what is refused."""
 
 import enum
 import functools
@@ -18,7 +18,7 @@ from fray.testing.tasks import Counter
 
 
 class SharingContract(ContextFixtures):
-    """Rule 7: contexts, references and handles are values."""
+    """Contexts, references and handles are values."""
 
     def test_a_reference_pickles(self, context: JobContext) -> None:
         ref = context.run(tasks.add, 1)
@@ -93,7 +93,7 @@ class SharingContract(ContextFixtures):
 
 
 class SerializationContract(ContextFixtures):
-    """Rule 11: what cannot travel is named; where nothing is pickled, everything arrives."""
+    """What cannot travel is named; where nothing is pickled, everything arrives."""
 
     def test_an_argument_that_cannot_be_pickled_is_named(
         self, context: JobContext, notes: NoteServer

@@ -1,4 +1,4 @@
-"""Rule 5: generator tasks."""
+"""Generator tasks."""
 
 import asyncio
 import itertools
@@ -18,7 +18,7 @@ from fray.testing.notes import Note, NoteServer
 
 @needs("streams")
 class StreamContract(ContextFixtures):
-    """Rule 5: what flows out of a generator task."""
+    """What flows out of a generator task."""
 
     def test_items_come_in_order_and_then_it_stops(self, context: JobContext) -> None:
         stream = context.run(tasks.numbers, 100)

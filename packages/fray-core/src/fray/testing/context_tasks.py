@@ -1,4 +1,4 @@
-"""Rules 1, 2, 4 and 8: references, errors, nesting."""
+"""References, errors, nesting."""
 
 import pickle
 import threading
@@ -15,7 +15,7 @@ from fray.testing.notes import Note, NoteServer
 
 
 class ReferenceContract(ContextFixtures):
-    """Rules 1 and 8: what references arrive as."""
+    """What references arrive as."""
 
     def test_a_value_that_was_put_comes_back(self, context: JobContext) -> None:
         value = {"data": [1, 2, 3]}
@@ -99,7 +99,7 @@ class ReferenceContract(ContextFixtures):
 
 
 class ErrorContract(ContextFixtures):
-    """Rule 2: how failures arrive."""
+    """How failures arrive."""
 
     def test_an_exception_arrives_as_its_own_type(self, context: JobContext) -> None:
         with pytest.raises(ValueError, match="broken") as caught:
@@ -193,7 +193,7 @@ class ErrorContract(ContextFixtures):
 
 
 class NestingContract(ContextFixtures):
-    """Rule 4: tasks that run tasks."""
+    """Tasks that run tasks."""
 
     @needs("nested_tasks")
     def test_nesting_deep_on_one_worker_ends(self, narrow: JobContext) -> None:

@@ -1,4 +1,4 @@
-"""Rule 3, and `map`."""
+"""`wait` and `map`."""
 
 import itertools
 from concurrent.futures import Future
@@ -12,7 +12,7 @@ from fray.testing.notes import Note
 
 
 class WaitContract(ContextFixtures):
-    """Rule 3: what `wait` returns."""
+    """What `wait` returns."""
 
     def test_both_lists_keep_the_order_of_the_input(self, context: JobContext) -> None:
         refs = [context.run(tasks.add, index) for index in range(10)]

@@ -9,7 +9,7 @@ from fray.testing.queue_fixtures import ManualClock, QueueFixtures, refused, tak
 
 
 class LeasePromises(QueueFixtures):
-    """Rules 1 to 4: order, leases, and which lease may settle what."""
+    """Order, leases, and which lease may settle what."""
 
     def test_it_is_a_queue(self, queue: Queue[Any]) -> None:
         assert isinstance(queue, Queue)
@@ -229,7 +229,7 @@ class LeasePromises(QueueFixtures):
 
 
 class DeadLetterPromises(QueueFixtures):
-    """Rule 5: what becomes of an item that nobody can finish."""
+    """What becomes of an item that nobody can finish."""
 
     def test_an_item_is_given_up_after_its_last_release(self, limited: Queue[Any]) -> None:
         item_id = limited.push("poison")

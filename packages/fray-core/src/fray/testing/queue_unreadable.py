@@ -38,7 +38,7 @@ class Newer:
 
 
 class UnreadablePromises(QueueFixtures):
-    """Rule 11: one item that cannot be unpickled stops no other, and is never lost."""
+    """One item that cannot be unpickled stops no other, and is never lost."""
 
     @pytest.fixture
     def unreadable(self) -> Iterator[list[BaseException]]:

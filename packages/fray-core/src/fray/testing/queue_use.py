@@ -17,7 +17,7 @@ from fray.testing.queue_unreadable import UnreadablePromises
 
 
 class WaitingPromises(QueueFixtures):
-    """Rule 8 and the calls that block: waiting pops, the `with` block, threads."""
+    """Waiting pops, the `with` block, threads."""
 
     def test_a_waiting_pop_wakes_when_an_item_is_pushed(self, queue: Queue[Any]) -> None:
         assert self._wakes(queue, lambda: queue.push("x")) == "x"
@@ -182,7 +182,7 @@ class InputPromises(QueueFixtures):
 
 
 class SharedQueueContract(SharedReplyPromises, UnreadablePromises):
-    """Rule 8, between processes: a queue that was pickled and unpickled is the same queue."""
+    """A queue that was pickled and unpickled is the same queue."""
 
     @pytest.fixture
     def other(self, queue: Queue[Any]) -> Queue[Any]:
