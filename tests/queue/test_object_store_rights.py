@@ -67,11 +67,11 @@ def test_a_right_that_is_taken_away_is_an_error_at_once(call: str) -> None:
             queue.push(1)
             lease = queue.pop()
             assert lease is not None
-            arguments = {"push": [2], "done": [lease]}.get(call, [])
+            arguments: dict[str, list[Any]] = {"push": [2], "done": [lease]}
             store.refuses = True
             start = time.monotonic()
             with pytest.raises(PermissionError, match="gs://bucket/q refused"):
-                getattr(queue, call)(*arguments)
+                getattr(queue, call)(*arguments.get(call, []))
             assert time.monotonic() - start < _TIMEOUT / 2
             store.refuses = False
             queue.done(lease)
