@@ -42,7 +42,12 @@ def test_accounts_that_fail_for_an_unknown_reason_lose_no_job(
     recorded.says("sacct", "", error="sacct: error: slurm_persist_conn_open: No route to host", code=1)
     until(lambda: "No route to host" in str(cluster.poll(job_id).pending_reason), "they are asked", 20)
     asked = len(recorded.calls("sacct"))
-    until(lambda: cluster.poll(job_id) and len(recorded.calls("sacct")) > asked + 2, "asked again", 20)
+
+    def asked_again() -> bool:
+        cluster.poll(job_id)
+        return len(recorded.calls("sacct")) > asked + 2
+
+    until(asked_again, "they are asked again", 20)
     assert cluster.poll(job_id).status is JobStatus.PENDING
     recorded.says("sacct", "77|TIMEOUT|0:15|None\n")
     until(lambda: cluster.poll(job_id).finished, "they answer", 20)

@@ -58,11 +58,8 @@ TRACKINGS = ["pgid", *(["cgroup"] if may_make_control_groups() else [])]
 @pytest.fixture(scope="module", params=TRACKINGS)
 def slurm(request: pytest.FixtureRequest) -> Iterator[LocalSlurm]:
     """Instead of the Slurm of the other tests."""
-    options = {"kill_wait": 5, "grace": GRACE, "client_timeout": 2}
-    with (
-        LocalSlurm(nodes=2, tracking=request.param, **options) as slurm,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    rig = LocalSlurm(nodes=2, kill_wait=5, grace=GRACE, client_timeout=2, tracking=request.param)
+    with rig as slurm, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", slurm.variables["SLURM_CONF"])
         yield slurm
 

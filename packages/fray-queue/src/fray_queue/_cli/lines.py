@@ -4,6 +4,7 @@ import codecs
 import io
 import sys
 from collections.abc import Iterator
+from typing import cast
 
 _MOST = 1000  # lines that are handed on together
 _CHUNK = 1 << 20  # bytes; of a pipe arrives what it holds
@@ -15,7 +16,8 @@ def arriving_lines() -> Iterator[list[str]]:
     binary = codecs.getincrementaldecoder(stdin.encoding)(stdin.errors or "strict")
     decoder = io.IncrementalNewlineDecoder(binary, translate=True)
     begun: list[str] = []  # the parts of a line whose end is still to come
-    while data := stdin.buffer.read1(_CHUNK):
+    # A buffered reader, whose `read1` waits for no more than there is.
+    while data := cast("io.BufferedReader", stdin.buffer).read1(_CHUNK):
         first, *lines = decoder.decode(data).split("\n")
         begun.append(first)
         if lines:
