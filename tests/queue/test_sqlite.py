@@ -277,6 +277,21 @@ def test_processes_share_it_and_nothing_is_lost_or_taken_twice(tmp_path: Path) -
     found.join_thread()
 
 
+def test_many_that_open_a_new_file_at_the_same_moment_share_it(tmp_path: Path) -> None:
+    """Of 150 files one in fifteen was refused as another program's database, which it never was."""
+    for number in range(100):
+        path, together = tmp_path / f"{number}.db", threading.Barrier(6)
+
+        def push(path: Path, together: threading.Barrier) -> str:
+            with SqliteQueue[int](path) as queue:
+                together.wait(60)
+                return queue.push(1)
+
+        with ThreadPoolExecutor(6) as threads:
+            pushed = [threads.submit(push, path, together) for _ in range(6)]
+        assert len({each.result() for each in pushed}) == 6
+
+
 def test_a_forked_child_opens_the_file_anew(tmp_path: Path) -> None:
     queue: SqliteQueue[str] = SqliteQueue(tmp_path / "q.db")
     queue.push("before")

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fray_queue._sqlite.library import Locked, check_file_system, check_version,
 MEMORY = ":memory:"
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _CACHE_KB = 16_384
+_PAUSE = 0.002  # seconds between two tries to begin the log
 _RESERVE = 4 << 20  # bytes; a log begins again at 1,000 pages, and this is as many
 _WAL_KEPT = 64 << 20  # bytes that the log keeps after a checkpoint, for the next commits
 
@@ -60,7 +62,7 @@ class StoreFile:
             with named_errors(path):
                 self.connection.set_busy_handler(Locked(timeout))
                 schema.is_store(self.connection, path)  # before anything is set in a database of others
-                self._configure(exclusive)
+                self._configure(exclusive, timeout)
                 self._prepare()
                 if not self.in_memory:
                     self._identity = _identity(path)
@@ -69,7 +71,7 @@ class StoreFile:
                     self.keep_reserve()
             undo.pop_all()
 
-    def _configure(self, exclusive: bool) -> None:
+    def _configure(self, exclusive: bool, timeout: float) -> None:
         connection = self.connection
         connection.pragma("cache_size", -_CACHE_KB)
         connection.pragma("temp_store", "MEMORY")
@@ -81,9 +83,22 @@ class StoreFile:
             return
         if exclusive:
             connection.pragma("locking_mode", "EXCLUSIVE")
-        connection.pragma("journal_mode", "WAL")
+        self._begin_log(timeout)
         connection.pragma("synchronous", "NORMAL")  # and `sync`
         connection.pragma("journal_size_limit", _WAL_KEPT)
+
+    def _begin_log(self, timeout: float) -> None:
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                self.connection.pragma("journal_mode", "WAL")
+            except apsw.BusyError:
+                # Two that do it at once could wait for each other: SQLite asks no busy handler then.
+                if time.monotonic() >= end:
+                    raise
+            else:
+                return
+            time.sleep(_PAUSE)
 
     def _prepare(self) -> None:
         new = False

@@ -93,9 +93,10 @@ def is_store(connection: apsw.Connection, path: str) -> bool:
     Raises:
         ValueError: The file is another program's database.
     """
+    # Before the id: another process makes both in one transaction, which may come between the two looks.
+    tables = [name for (name,) in _rows(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")]
     if connection.pragma("application_id") == APPLICATION_ID:
         return True
-    tables = [name for (name,) in _rows(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")]
     if tables:
         raise ValueError(
             f"{path!r} is a database of something else: it has a table {min(tables)!r}; "
