@@ -30,6 +30,15 @@ def test_a_replica_needs_no_fray_and_finds_its_variables(address: str, tmp_path:
     assert (code_, end) == (0, {"reason": "exited", "exit_code": 0})
 
 
+def test_a_job_has_its_own_word_on_how_python_buffers(address: str, tmp_path: Path) -> None:
+    code = "import os; print(repr(os.environ['PYTHONUNBUFFERED']))"
+    for number, variables in enumerate(({}, {"PYTHONUNBUFFERED": ""})):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        _, lines, _ = ended(start(address, folder, code, env_vars=variables))
+        assert lines == [["'1'"], ["''"]][number]
+
+
 def test_a_failure_brings_the_last_lines_without_secrets(address: str, tmp_path: Path) -> None:
     code = "import os; print('the word is', os.environ['WORD']); raise SystemExit(3)"
     code_, _, end = ended(start(address, tmp_path, code, env_vars={"WORD": "abracadabra"}))

@@ -23,6 +23,7 @@ from fray_iris._resources import constraints_to_iris, coscheduling_to_iris, reso
 ABOUT = "fray-request"
 """The word before what is noted of a request in Iris's `submit_argv`, which it keeps and does not read."""
 _REPLICA, _RUNNER, _PAYLOAD = "_fray_replica.pyz", "_fray_runner.py", "_fray_payload.pkl"
+_UNBUFFERED = "PYTHONUNBUFFERED"
 _START = ["bash", "-c", f"exec $IRIS_PYTHON -u $IRIS_WORKDIR/{_REPLICA}"]
 _OWN = frozenset({"FRAY_JOB_ID", "FRAY_REPLICA_COUNT", FAMILY})  # of a plan's variables
 _OF_CONTEXTS = frozenset({"controller", "user", "shared_files"})
@@ -221,7 +222,7 @@ def _plan_file(
         "files": [_RUNNER, _PAYLOAD] if plan.payload is not None else [],
         "command": [] if plan.payload is not None else list(_words(request)),
         "environ": {
-            "PYTHONUNBUFFERED": "1",
+            **({} if _UNBUFFERED in environment.env_vars else {_UNBUFFERED: "1"}),
             "FRAY_JOB_CONTEXT": str(_context(spec)),
             **own,
             **variables,

@@ -37,7 +37,7 @@ _FIRST_DAY = 1_700_000_000  # of a clock that was set: November 2023
 )  # fmt: skip
 @json_option
 def doctor(specs: tuple[str, ...], timeout: float, as_json: bool) -> int:
-    """Check this installation: what is wrong, and what to do; the exit code is 1 if something is."""
+    """Check this installation: what is wrong, and what to do; the exit code is 1 if there is an error."""
     found = [("", finding) for finding in (*_versions(), *_plugins(), *_configuration(), *_machine())]
     for spec in specs or _configured():
         found += [(spec, finding) for finding in _cluster(spec, timeout)]

@@ -163,7 +163,7 @@ class Records:
         """Make the folder, closed to others.
 
         Raises:
-            FrayError: It belongs to another user, or others could change in it what jobs run.
+            FrayError: It belongs to another user.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_own(self.folder)
@@ -238,10 +238,10 @@ class Records:
 
 
 def check_own(folder: Path) -> None:
-    """Refuse a folder of records that is another user's, or that others may write.
+    """Refuse a folder of records that is another user's; close one that others may enter.
 
     Raises:
-        FrayError: It is; the message says what to do.
+        FrayError: It is another user's; the message says what to do.
     """
     status = folder.stat()
     if status.st_uid != os.getuid():
