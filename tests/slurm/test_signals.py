@@ -139,8 +139,6 @@ def test_a_signal_of_a_user_reaches_the_program_and_ends_nothing(
 
 
 def test_the_time_limit_is_announced(slurm: LocalSlurm, tmp_path: Path) -> None:
-    if slurm.tracking != TRACKINGS[-1]:
-        return  # a minute for each is enough once
     # Slurm may send the notice half a minute early; the program has started by then.
     cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5&grace=20")
     job_id, _ = start(cluster, tmp_path, backend={"slurm": {"partition": "short", "time": "1"}})

@@ -71,7 +71,7 @@ class LocalSlurm:
         ending = f"-{secrets.token_hex(4)}" if tracking == _CGROUP else ""
         self.nodes = [f"n{number}{ending}" for number in range(1, nodes + 1)]
         self._cpus, self._memory, self._accounting = cpus, memory, accounting
-        self._crowd, self._client_timeout, self.tracking = crowd, client_timeout, tracking
+        self._crowd, self._client_timeout, self._tracking = crowd, client_timeout, tracking
         self._settings = {
             "min_job_age": min_job_age,
             "kill_wait": kill_wait,
@@ -182,7 +182,7 @@ class LocalSlurm:
             crowd=self._crowd,
             client_timeout=self._client_timeout,
             accounting=self._accounting,
-            tracking=self.tracking,
+            tracking=self._tracking,
             settings=self._settings,
         )
 
@@ -242,7 +242,7 @@ class LocalSlurm:
         for name in reversed([*self._daemons]):
             self._end(name)
         left = end_what_is_left(self.folder)
-        if self.tracking == _CGROUP:
+        if self._tracking == _CGROUP:
             remove_groups(self.nodes)
         shutil.rmtree(self.folder, ignore_errors=True)
         if left:
