@@ -1,5 +1,6 @@
 """PostgresQueue keeps the contract on a real PostgreSQL, and what it says of what is stored is so."""
 
+import gc
 import logging
 import os
 import re
@@ -28,7 +29,14 @@ from fray.testing.queue import (
     SharedQueueContract,
     check_queue_machine,
 )
-from fray_queue import AccessRefusedError, HttpQueueServer, LimitError, PostgresQueue, QueueVersionError
+from fray_queue import (
+    AccessRefusedError,
+    HttpQueueServer,
+    LimitError,
+    PostgresQueue,
+    QueueFullError,
+    QueueVersionError,
+)
 
 
 class _Postgres:
@@ -472,6 +480,22 @@ def test_counts_are_what_is_there_when_clients_are_gone(postgres_server: Postgre
     assert queue.stats()["pending"] == 603
     assert postgres_server.sql(f"SELECT count(*) < 20 FROM fray.slots WHERE queue = {number}") == [(True,)]
     assert (queue.pending(), queue.size(), queue.stats()["dead"]) == (603, 604, 1)
+    queue.close()
+
+
+def test_a_refusal_costs_no_session(postgres_server: PostgresServer) -> None:
+    """A push that waits for room is refused at each look."""
+    gc.collect()  # no session of an earlier test ends now
+    queue: Any = PostgresQueue(postgres_server.url, fresh_name(), max_size=1)
+    queue.push("the first")
+    of_pushes = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%fray.push%' AND pid <> pg_backend_pid()"
+    before = postgres_server.sql(of_pushes)
+    for _ in range(2):
+        with pytest.raises(QueueFullError):
+            queue.push("no room")
+    after = postgres_server.sql(of_pushes)
+    assert before
+    assert set(before) <= set(after)
     queue.close()
 
 

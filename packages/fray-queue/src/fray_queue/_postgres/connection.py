@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -95,8 +95,12 @@ class Pool:
         finalize(self, _close_all, self._idle)
 
     @contextmanager
-    def connection(self) -> Iterator[TimedConnection]:
+    def connection(self, meaning: Callable[[psycopg.Error], None] | None = None) -> Iterator[TimedConnection]:
         """Lend a connection for one request.
+
+        Args:
+            meaning: Raises what an error means to the caller. The connection is back by then: a push that
+                waits for room is refused many times, and none of them may cost a session.
 
         Raises:
             TransientError: There is no server, or it did not answer.
@@ -113,6 +117,8 @@ class Pool:
                 connection.close()
                 if isinstance(error, _LATER):  # the others are as old, and would take as long to fail
                     _close_all(self._idle)
+            if meaning is not None:
+                meaning(error)
             refuse(error)
         except BaseException:  # its answer may come yet, and would be taken for another's
             if connection is not None:

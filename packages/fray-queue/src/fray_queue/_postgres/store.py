@@ -58,20 +58,12 @@ class PostgresStore:
     def _run(self, name: str, kinds: str, *values: Any) -> list[Any]:
         """Call a function with the time and what it wants, of these `kinds`; return its rows."""
         now = None if self._clock is None else self._clock()
-        with self._pool.connection() as connection:
-            try:
-                return call(connection, f"{name}_{schema.VERSION}", f"d{kinds}", (now, *values))
-            except psycopg.Error as error:
-                self._refuse(error)
-                raise
+        with self._pool.connection(self._refuse) as connection:
+            return call(connection, f"{name}_{schema.VERSION}", f"d{kinds}", (now, *values))
 
     def _execute(self, statement: str, *values: Any) -> list[Any]:
-        with self._pool.connection() as connection:
-            try:
-                return connection.execute(statement, values, binary=True).fetchall()
-            except psycopg.Error as error:
-                self._refuse(error)
-                raise
+        with self._pool.connection(self._refuse) as connection:
+            return connection.execute(statement, values, binary=True).fetchall()
 
     def _refuse(self, error: psycopg.Error) -> None:
         text = error.diag.message_primary or ""
