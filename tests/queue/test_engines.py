@@ -135,6 +135,18 @@ def test_a_bound_on_dead_letters_that_is_given_later_holds_from_the_next_one(rig
     late.close()
 
 
+def test_dead_letters_are_read_in_answers_of_a_bounded_size(rig: Rig, proxy: CuttingProxy) -> None:
+    items = [bytes([number]) * (4 << 20) for number in range(6)]
+    with open_any(rig.url(port=proxy.port), max_attempts=1) as queue:
+        for item in items:
+            queue.push(item)
+        for lease in queue.pop_many(len(items)):
+            queue.release(lease)
+        proxy.largest_answer = 0
+        assert [letter.item for letter in queue.dead_letters()] == items
+    assert proxy.largest_answer < 13 << 20
+
+
 def test_items_past_their_time_are_handed_to_nobody_however_many_there_are(rig: Rig) -> None:
     """A call gives up so many, to keep nobody waiting."""
     clock = ManualClock()

@@ -23,6 +23,9 @@ class CuttingProxy:
         """About every so-manieth answer is swallowed, and its connection cut; 0 for none."""
         self.cuts = 0
         self.answered_bytes = 0
+        self.largest_answer = 0
+        """Bytes that the server sent between two messages of a client, the most; not set back by itself."""
+        self._of_answer = 0
         self._answers = 0
         self._forgotten: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -48,7 +51,9 @@ class CuttingProxy:
             while data := source.recv(1 << 16):
                 if source in self._forgotten:
                     continue
-                if counts and self._is_cut(len(data)):
+                if not counts:
+                    self._of_answer = 0
+                elif self._is_cut(len(data)):
                     break
                 sink.sendall(data)
         _end(source, sink)
@@ -56,6 +61,8 @@ class CuttingProxy:
     def _is_cut(self, size: int) -> bool:
         with self._lock:
             self.answered_bytes += size
+            self._of_answer += size
+            self.largest_answer = max(self.largest_answer, self._of_answer)
             self._answers += 1
             # Not in step with what a new connection says first, or the same answer would be cut for ever.
             cut = bool(self.cut_every) and self._answers >= self.cut_every + self.cuts % 3

@@ -31,6 +31,7 @@ from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
 from fray_queue._checks import check_bounds, check_name, no_room_within
 from fray_queue._codec import encode_many
 from fray_queue._engines.idempotency import IdempotencyKey, KeyPool
+from fray_queue._engines.letters import read_letters
 from fray_queue._engines.store import Counts, DeletedQueueError, EngineStore, Letter, TransientError, Wanted
 from fray_queue._errors import NoRoomError
 from fray_queue._items import Settings
@@ -42,7 +43,8 @@ LOOK_AGAIN = 2.0
 """Seconds after which a waiting call looks at the latest. An engine does not report expired leases."""
 _SHORTEST_WAIT = 0.001
 _LONGEST_REQUEST = 10.0  # seconds
-_PAGE = 200  # dead letters in one answer
+_PAGE = 200  # dead letters that are read at once
+_PAGE_BYTES = 8 << 20  # of them: an answer must arrive within _LONGEST_REQUEST on a slow network too
 _OF_ENGINES = QueueCapabilities(
     durable=True,
     shared_between_processes=True,
@@ -348,10 +350,13 @@ class EngineQueue(QueueBase[T]):
         ]
 
     def _letters(self) -> Iterator[Letter]:
-        after = 0
-        while letters := self._ask(lambda store, after=after: store.dead(after, _PAGE, payloads=True)):  # type: ignore[misc]
+        after: int | None = 0
+        while after is not None:
+            place = after
+            letters, after = self._ask(
+                lambda store, place=place: read_letters(store, place, _PAGE, _PAGE_BYTES)  # type: ignore[misc]
+            )
             yield from letters
-            after = letters[-1].place
 
     def dead_dropped(self) -> int:
         """Count the dead letters that were dropped because there were more than `max_dead`."""

@@ -14,12 +14,8 @@ from fray import LeaseExpiredError, UnsupportedError
 from fray.backend import PushOptions, queue_page
 from fray.queue import Lease, Reply
 from fray_queue._engines.idempotency import IdempotencyKey
-from fray_queue._engines.store import (
-    Counts,
-    Engine,
-    EngineStore,
-    Letter,
-)
+from fray_queue._engines.letters import read_letters
+from fray_queue._engines.store import Counts, Engine, EngineStore, Letter
 from fray_queue._errors import LimitError, QueueNotFoundError
 from fray_queue._http.protocol.limits import Limits
 from fray_queue._http.server.engine_calls import EngineCalls, digest
@@ -29,7 +25,6 @@ from fray_queue._http.server.traffic import Traffic
 from fray_queue._items import EncodedReply, Settings, Taken
 
 R = TypeVar("R")
-_PAGE = 200  # dead letters that are read together
 _UNSUPPORTED = ("store_bytes", "queue_items", "queue_bytes", "total_items", "total_bytes")
 
 
@@ -240,14 +235,8 @@ class EngineServerStore:
     ) -> tuple[list[Taken], bool]:
         """Return dead letters behind a place in line."""
         most_bytes = self._limits.item_bytes if payloads else None
-
-        def call(store: EngineStore) -> tuple[list[Taken], bool]:
-            letters, more = _letters(store, after, most, most_bytes)
-            if payloads and letters:  # as many as are not too large together; others may have removed some
-                letters = store.dead(after, len(letters), payloads=True)
-            return [_dead(letter) for letter in letters], more
-
-        return await self._ask(name, call)
+        letters, following = await self._ask(name, lambda store: read_letters(store, after, most, most_bytes))
+        return [_dead(letter) for letter in letters], following is not None
 
     async def requeue(self, name: str, item_ids: Sequence[str] | None, key: Key | None) -> Told:
         """Bring dead letters back."""
@@ -366,21 +355,6 @@ def _taken(lease: Lease[bytes]) -> Taken:
     taken = Taken(lease.item_id, lease.lease_id, lease.timestamp, lease.expires_at, lease.attempt, lease.item)
     taken.reply, taken.pushed_at = lease.reply, lease.pushed_at
     return taken
-
-
-def _letters(
-    store: EngineStore, after: int, most: int | None, most_bytes: int | None
-) -> tuple[list[Letter], bool]:
-    """Return dead letters without what they hold, of so many bytes at most, and whether there are more."""
-    found: list[Letter] = []
-    size, place = 0, after
-    while letters := store.dead(place, _PAGE, payloads=False):
-        for letter in letters:
-            if len(found) == most or (most_bytes is not None and size >= most_bytes):
-                return found, True
-            found.append(letter)
-            size, place = size + letter.size, letter.place
-    return found, False
 
 
 def _dead(letter: Letter) -> Taken:
