@@ -8,7 +8,8 @@ import pickle
 import socket
 import subprocess
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from fray.backend import readable
 from fray.testing.command_line import main
 from fray.testing.queue import ManualClock
 from fray_queue import ForeignHostError, HttpQueue, HttpQueueServer, LimitError, Limits, TokenError
-from fray_queue.testing import ROUTES, Wire, connections_of, pack
+from fray_queue.testing import ROUTES, Wire, connections_of, pack, sqlite_connection
 
 TOKEN = "s3cret-token"
 AUTHORIZED = {"Authorization": "Bearer of-the-tests"}  # as conftest.py sets it
@@ -256,6 +257,36 @@ def test_bodies_that_are_read_at_once_have_a_common_bound(monkeypatch: pytest.Mo
                 each.close()
             large.result(60)  # the client tried again
         assert queue.size() == 2
+
+
+def test_bodies_count_until_what_they_hold_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, stored = os.sysconf, threading.Event()
+    monkeypatch.setattr(os, "sysconf", lambda name: 1024 if name == "SC_PHYS_PAGES" else real(name))
+    limits = Limits(total_bytes=1 << 30)
+    with HttpQueueServer(limits=limits, store=tmp_path) as server, server.new_queue("q") as queue:
+
+        def slow_flush(descriptor: int) -> None:
+            assert stored.wait(60)
+            os.fdatasync(descriptor)
+
+        monkeypatch.setattr(sqlite_connection, "_fdatasync", slow_flush)
+        item = bytes(limits.body_bytes * 9 // 10 - 1000)
+
+        def push(number: int) -> int:
+            return ask(server, "POST", "/queues/q/push", body=pack([{"id": str(number)}], [item]))[0]
+
+        with ThreadPoolExecutor(3) as pool:
+            three = [pool.submit(push, number) for number in range(3)]
+            try:
+                over, _ = wait(three, 30, FIRST_COMPLETED)
+                assert [each.result() for each in over] == [503]
+                small = gzip.compress(pack([{"id": "small"}], [bytes(100)]))
+                assert ask(server, "POST", "/queues/q/push", {"Content-Encoding": "gzip"}, small)[0] == 503
+            finally:
+                stored.set()
+            assert sorted(each.result() for each in three) == [200, 200, 503]
+            assert ask(server, "POST", "/queues/q/push", {"Content-Encoding": "gzip"}, small)[0] == 200
+        assert queue.size() == 3
 
 
 def test_a_body_that_takes_too_long_is_beyond_a_limit_which_the_error_names(

@@ -31,7 +31,7 @@ from fray_queue._http.server.answers import (
     records_answer,
     slot_of,
 )
-from fray_queue._http.server.arriving import ArrivingBodies
+from fray_queue._http.server.bodies import Bodies
 from fray_queue._http.server.dispatch import Handler
 from fray_queue._http.server.pages import Pages
 from fray_queue._http.server.registry import QueueRegistry
@@ -52,7 +52,7 @@ class Api:
 
     def __init__(self, registry: QueueRegistry) -> None:
         self._registry = registry
-        self._arriving = ArrivingBodies(registry.limits.body_bytes)
+        self._bodies = Bodies(registry.limits.body_bytes)
 
     def handlers(self) -> dict[str, dict[str, Handler]]:
         """Return the handler of each route, by method and path."""
@@ -67,33 +67,40 @@ class Api:
     # --- requests that change something, each done once ---
 
     def _repeatable(self, act: Action) -> Handler:
-        requests = self._registry.requests
-
         async def handler(request: web.BaseRequest, name: str) -> web.StreamResponse:
             slot, number = slot_of(request)
             self._registry.store.check()
             # Before the request counts as begun: a repetition does not wait for a body that was cut off.
-            body = await self._read(request)
-            if slot is None:
-                return await self._answer(await act(request, body, name, None), None)
-            known, key = requests.recall(slot, number), Key(slot, number)
-            if known is not None:
-                told = known.result() if known.done() else await asyncio.shield(known)
-                return await self._answer(told, key)
-            answer = requests.remember(slot, number)
+            body, held = await self._hold(request)
             try:
-                reply = await act(request, body, name, key)
-            except BaseException as error:
-                # It changed nothing, and may be tried again; or the writer ended, and nothing is tried here.
-                requests.forget(slot, answer)
-                _fail(answer, error)
-                raise
-            taken = reply.pop("taken", None)  # no payloads for a repetition: they would stay in memory
-            if not answer.done():
-                answer.set_result(reply)
-            return json_answer(reply) if taken is None else records_answer(map(lease_meta, taken), taken)
+                if slot is None:
+                    return await self._answer(await act(request, body, name, None), None)
+                return await self._once(act, request, body, name, Key(slot, number))
+            finally:
+                self._bodies.give_back(held)
 
         return handler
+
+    async def _once(
+        self, act: Action, request: web.BaseRequest, body: bytes, name: str, key: Key
+    ) -> web.Response:
+        requests = self._registry.requests
+        known = requests.recall(*key)
+        if known is not None:
+            told = known.result() if known.done() else await asyncio.shield(known)
+            return await self._answer(told, key)
+        answer = requests.remember(*key)
+        try:
+            reply = await act(request, body, name, key)
+        except BaseException as error:
+            # It changed nothing, and may be tried again; or the writer ended, and nothing is tried here.
+            requests.forget(key.slot, answer)
+            _fail(answer, error)
+            raise
+        taken = reply.pop("taken", None)  # no payloads for a repetition: they would stay in memory
+        if not answer.done():
+            answer.set_result(reply)
+        return json_answer(reply) if taken is None else records_answer(map(lease_meta, taken), taken)
 
     async def _answer(self, reply: dict[str, Any], key: Key | None) -> web.Response:
         """Write an answer out; one that leases items names them, and a repetition shows them as they are."""
@@ -326,13 +333,27 @@ class Api:
     # --- reading ---
 
     async def _read(self, request: web.BaseRequest) -> bytes:
+        data, held = await self._hold(request)
+        self._bodies.give_back(held)
+        return data
+
+    async def _hold(self, request: web.BaseRequest) -> tuple[bytes, int]:
+        """Read a body; return it, and what is to be given back when it has been worked on."""
+        announced = 0 if request.content.is_eof() else request.content_length  # it came with its head: small
+        held = self._bodies.take(None if "Content-Encoding" in request.headers else announced)
+        try:
+            return await self._whole(request), held
+        except BaseException:
+            self._bodies.give_back(held)
+            raise
+
+    async def _whole(self, request: web.BaseRequest) -> bytes:
         limits = self._registry.limits
         try:
-            if request.content.is_eof():  # it came with its head; small, unless it was compressed
+            if request.content.is_eof():
                 data = request.content.read_nowait()
             else:
-                with self._arriving.reading(request.content_length):
-                    data = await self._arrived(request)
+                data = await self._arrived(request)
         except web.HTTPRequestEntityTooLarge:
             data = None
         except web.RequestPayloadError:  # compressed, or so it says
