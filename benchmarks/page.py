@@ -5,7 +5,8 @@ from typing import Any
 HEAD = """# Performance
 
 `python noxfile.py -s bench` writes this page: it installs the peers and runs all benchmarks again.
-Figures are medians of interleaved rounds on one machine. **Ratios hold between machines, figures do not.**
+Figures were measured on one machine: medians of interleaved rounds where a title names rounds, single runs elsewhere.
+**Ratios hold between machines, figures do not.**
 A goal is a bound that was set before the measurement. A goal that is missed stays on this page.
 [Scaling](scaling.md) says how costs grow with size, and where the limits of each backend are.
 """
