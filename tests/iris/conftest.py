@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
+from actor_servers import ActorServers, serving
 from fake_controller import FakeController, Outage, modules
 
 collect_ignore: list[str] = []
@@ -25,6 +26,13 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> FakeController:
     for name, module in modules(made).items():
         monkeypatch.setitem(sys.modules, name, module)
     return made
+
+
+@pytest.fixture
+def servers(controller: FakeController) -> Iterator[ActorServers]:
+    """Serve the named actors whose jobs are launched, in this process."""
+    with serving(controller) as made:
+        yield made
 
 
 @pytest.fixture

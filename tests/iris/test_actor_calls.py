@@ -5,10 +5,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from actor_servers import answer_of, transport
 
 from fray import ActorDiedError, FrayError, create_cluster, create_context
 from fray.backend import unpack_exception
@@ -93,22 +94,18 @@ class NearIris:
             self.renewed.append(self.address)
         if request.method_name == "results":
             self.taken += arguments[1]
-        try:
-            value = getattr(self.host, request.method_name)(*arguments)
-        except Exception as raised:
-            error = SimpleNamespace(error_type=type(raised).__name__, message=str(raised))
-            return SimpleNamespace(HasField=lambda name: True, error=error)
-        self.lost_answer(request.method_name)
-        return SimpleNamespace(HasField=lambda name: False, serialized_value=pickle.dumps(value))
+        answer = answer_of(self.host, request)
+        if not answer.HasField("error"):
+            self.lost_answer(request.method_name)
+        return answer
 
 
 @pytest.fixture
 def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], tuple[NearIris, ActorLine]]]:
     """Return a line to a host, as a process that has Iris would have one."""
-    connect_module, messages = ModuleType("iris.rpc.actor_connect"), ModuleType("iris.rpc.actor_pb2")
-    messages.ActorCall = SimpleNamespace  # type: ignore[attr-defined]
-    for module in (ModuleType("iris"), ModuleType("iris.rpc"), connect_module, messages):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    modules = transport(None)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
     lines: list[ActorLine] = []
 
     def connected(host: Any) -> tuple[NearIris, ActorLine]:
@@ -121,7 +118,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], tuple[N
             found: NearIris = iris
             return found
 
-        connect_module.ActorServiceClientSync = client  # type: ignore[attr-defined]
+        vars(modules["iris.rpc.actor_connect"])["ActorServiceClientSync"] = client
         lines.append(ActorLine(iris, JOB, "Gated 'one'"))
         return iris, lines[-1]
 

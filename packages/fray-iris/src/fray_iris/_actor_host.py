@@ -221,14 +221,19 @@ def _packed(error: BaseException) -> bytes:
     return pickle.dumps(pack_exception(error))
 
 
+def serve_actor(made: bytes, options: ActorOptions, label: str) -> ServedActor:
+    """Make an actor in threads of this process, for an actor server."""
+    context = create_context("threadpool")
+    cls, args, kwargs = pickle.loads(made)
+    own = ActorOptions(max_concurrency=options.max_concurrency)
+    return ServedActor(lambda: context.create_actor(cls, *args, options=own, **kwargs), context, label)
+
+
 def host_actor(
     made: bytes, options: ActorOptions, label: str, methods: Mapping[str, bool], owner: Owner
 ) -> None:
     """Be the job of an actor: serve it until it is killed, or nobody is left whom it is for."""
-    context = create_context("threadpool")
-    cls, args, kwargs = pickle.loads(made)
-    own = ActorOptions(max_concurrency=options.max_concurrency)
-    host = ServedActor(lambda: context.create_actor(cls, *args, options=own, **kwargs), context, label)
+    host = serve_actor(made, options, label)
     everywhere = "0.0.0.0"  # noqa: S104 - as Iris's own actors
     server = importlib.import_module("iris.actor.server").ActorServer(host=everywhere)
     server.register(SERVED, host)
