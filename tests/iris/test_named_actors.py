@@ -1,9 +1,11 @@
 """The jobs of named actors, as a controller gets them: their names, their variables, and their ends."""
 
 import json
+import threading
 from typing import Any
 
 import pytest
+from actor_servers import ActorServers
 from fake_controller import Code, ConnectError, FakeController
 
 from fray import (
@@ -13,14 +15,24 @@ from fray import (
     UnsupportedError,
     create_cluster,
     create_context,
+    get_job_context,
 )
 from fray.job import ActorOptions
+from fray.testing.cluster import until
 
 SPEC = "iris?controller=http://nowhere&user=ada&tasks=threadpool&shared_files=true&namespace=here"
+PATIENCE = 60.0
 
 
 class Counter:
-    """Is never called here."""
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def count(self) -> int:
+        self.calls += 1
+        return self.calls
 
 
 def living(controller: FakeController) -> list[str]:
@@ -80,6 +92,29 @@ def test_the_exception_of_a_program_is_not_hidden_by_the_end_of_its_actors(
     with pytest.raises(ValueError, match="the program's own") as raised:
         fail()
     assert "not yours" in str(raised.value.__notes__)
+
+
+@pytest.mark.timeout(120)
+def test_the_end_of_a_context_waits_for_tasks_that_use_its_actors(
+    controller: FakeController, servers: ActorServers
+) -> None:
+    started = threading.Event()
+
+    def task() -> int:
+        here = get_job_context()
+        started.set()
+        until(lambda: context._closed or servers.ended.is_set(), "the block has ended")
+        counter = here.get_actor("counted")
+        counter.count()  # is waited for, although nobody asks for what it gives
+        return int(here.get(counter.count()))
+
+    context: Any = create_context(SPEC)
+    with context:
+        context.create_actor(Counter, name="counted")
+        ref = context.run(task)
+        assert started.wait(PATIENCE)
+    assert context.get(ref) == 2
+    assert not living(controller)
 
 
 def test_an_actor_that_iris_has_removed_has_ended(controller: FakeController) -> None:

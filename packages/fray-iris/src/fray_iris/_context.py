@@ -218,10 +218,18 @@ class IrisContext(ContextBase):
 
     def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
         """See `JobContext.shutdown`. Named actors that this made end with it, unless they are detached."""
+        if not wait or cancel_pending:
+            try:
+                self._actors.end(wait_for_calls=False)
+            finally:
+                self._inner.shutdown(wait, cancel_pending)
+            return
+        tasks_ended = False
         try:
-            self._actors.end(wait_for_calls=wait and not cancel_pending)
+            self._inner.shutdown(wait)  # first: tasks that are under way may use the actors
+            tasks_ended = True
         finally:
-            self._inner.shutdown(wait, cancel_pending)
+            self._actors.end(wait_for_calls=tasks_ended)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
