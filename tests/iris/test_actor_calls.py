@@ -251,7 +251,7 @@ def test_an_actor_that_was_made_outside_of_iris_is_renewed(
     )
     actors = _named_actors.NamedActors(cluster, "family", owns=owns)
     actor = actors.make(Gated, (), {}, ActorOptions(name="one"))
-    assert launched[0].entrypoint.args[-1].program
+    assert launched[0].entrypoint.args[4].program
     until(lambda: len(iris.renewed) >= 2, "the actor knows that the program lives")
     actors.kill(actor)
 
@@ -336,7 +336,7 @@ host.Iris = lambda address: SimpleNamespace(register=print)
 host._ANSWERED_WITHIN = 0.2
 os.environ |= {"IRIS_TASK_ID": "/ada/actor-1/0:0", "IRIS_CONTROLLER_ADDRESS": "http://nowhere"}
 made = pickle.dumps((Failing, (), {}))
-host.host_actor(made, ActorOptions(), "Failing 'one'", {"predict": False}, host.Owner())
+host.host_actor(made, ActorOptions(), "Failing 'one'", {"predict": False}, host.Owner(), "here")
 """
 
 

@@ -1,7 +1,10 @@
 """The jobs of named actors, as a controller gets them: their names, their variables, and their ends."""
 
+import asyncio
 import json
 import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from fray import (
     create_context,
     get_job_context,
 )
-from fray.job import ActorOptions
+from fray.job import ActorOptions, ObjectStream
 from fray.testing.cluster import until
 
 SPEC = "iris?controller=http://nowhere&user=ada&tasks=threadpool&shared_files=true&namespace=here"
@@ -166,3 +169,111 @@ def test_what_an_actor_reserves_is_asked_of_iris_or_refused(controller: FakeCont
         (requested,) = controller.requests.values()
     assert requested.resources.device.gpu["count"] == 1
     assert requested.priority_band == "PRIORITY_BAND_PRODUCTION"
+
+
+def found_by_name() -> int:
+    here = get_job_context()
+    return int(here.get(here.get_actor("found").count()))
+
+
+class Finder:
+    """Finds a named actor, in every way in which a method may run."""
+
+    def find(self) -> int:
+        return found_by_name()
+
+    def stream(self) -> Iterator[int]:
+        try:
+            for _ in range(2):
+                yield found_by_name()
+        finally:
+            found_by_name()
+
+    @staticmethod
+    async def wait_and_find() -> int:
+        await asyncio.sleep(0)
+        return found_by_name()
+
+    @staticmethod
+    async def stream_later() -> AsyncIterator[int]:
+        for _ in range(2):
+            await asyncio.sleep(0)
+            yield found_by_name()
+
+
+class AsyncFinder(Finder):
+    """Does so on an event loop, with whose calls those of the named actor may wait beside it."""
+
+    async def find(self) -> int:  # type: ignore[override]
+        return await asyncio.to_thread(found_by_name)
+
+
+CALLABLES: dict[str, Callable[..., Any]] = {
+    "a function": found_by_name,
+    "a partial": partial(lambda number: number and found_by_name(), 1),
+    "a bound method": Finder().find,
+    "a callable object": type("Called", (), {"__call__": Finder.find})(),
+    "a coroutine": Finder.wait_and_find,
+    "a generator": Finder().stream,
+    "an async generator": Finder.stream_later,
+}
+
+
+def values(context: Any, ref: Any) -> list[int]:
+    """Return what a task, or a stream, gives."""
+    if isinstance(ref, ObjectStream):
+        return [context.get(item, timeout=PATIENCE) for item in ref]
+    return [context.get(ref, timeout=PATIENCE)]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", CALLABLES)
+def test_a_task_of_any_kind_finds_a_named_actor(
+    kind: str, controller: FakeController, servers: ActorServers
+) -> None:
+    with create_context(SPEC) as context:
+        context.create_actor(Counter, name="found")
+        found = values(context, context.run(CALLABLES[kind]))
+        assert found == list(range(1, len(found) + 1))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("cls", [Finder, AsyncFinder])
+@pytest.mark.parametrize("name", [None, "finder"])
+def test_a_method_of_an_actor_finds_a_named_actor(
+    cls: type[Finder], name: str | None, controller: FakeController, servers: ActorServers
+) -> None:
+    with create_context(SPEC) as context:
+        context.create_actor(Counter, name="found")
+        finder = context.create_actor(cls, name=name)
+        assert values(context, finder.find()) == [1]
+        assert values(context, finder.stream()) == [2, 3]
+        assert values(context, finder.wait_and_find()) == [5]  # the end of the stream was one, too
+        assert values(context, finder.stream_later()) == [6, 7]
+
+
+def namespace_here() -> Any:
+    here: Any = get_job_context()
+    return here._actors.namespace
+
+
+def test_a_worker_process_has_the_context_for_every_callable_as_well(controller: FakeController) -> None:
+    class Asked:
+        def ask(self) -> Any:
+            return namespace_here()
+
+        def stream(self) -> Iterator[Any]:
+            yield namespace_here()
+
+        async def wait(self) -> Any:
+            return namespace_here()
+
+    class Plain:
+        def ask(self) -> Any:
+            return namespace_here()
+
+    with create_context(SPEC, tasks="process", max_workers=1) as context:
+        asked, plain = context.create_actor(Asked), context.create_actor(Plain)
+        tasks = [partial(namespace_here), Asked().ask, Asked().stream, Asked().wait]
+        refs = [*map(context.run, tasks), asked.ask(), asked.stream(), asked.wait(), plain.ask()]
+        assert [values(context, ref) for ref in refs] == [["here"]] * len(refs)

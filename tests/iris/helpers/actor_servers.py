@@ -13,6 +13,8 @@ from typing import Any
 from fake_controller import FakeController, Message
 
 from fray_iris._actor_host import ENDPOINT, serve_actor
+from fray_iris._actor_line import forget_lines
+from fray_iris._in_task.words import PLAN
 
 
 def answer_of(host: Any, request: Any) -> Any:
@@ -54,8 +56,9 @@ class ActorServers:
             files: Mapping[str, bytes] = request.entrypoint.workdir_files
             payload = io.BytesIO(files["_fray_payload.pkl"])
             pickle.load(payload)  # the folders that it imports from
-            _, (made, options, label, methods, _, *more), _ = pickle.load(payload)
-            self.hosts[request.name] = serve_actor(made, options, label, *more)
+            _, (made, options, label, methods, _, namespace), _ = pickle.load(payload)
+            job_context = json.loads(files[PLAN])["environ"]["FRAY_JOB_CONTEXT"]
+            self.hosts[request.name] = serve_actor(made, options, label, namespace, job_context)
             self.controller.endpoints[request.name] = Message(
                 name=f"{request.name}/{ENDPOINT}",
                 address=f"http://{request.name}",
@@ -81,8 +84,9 @@ def serving(controller: FakeController) -> Iterator[ActorServers]:
     try:
         yield servers
     finally:
+        forget_lines()  # the next test has jobs of the same names
         for host in servers.hosts.values():
-            host._context.abort()
+            host._context.shutdown(wait=False, cancel_pending=True)
         for name, module in before.items():
             if module is None:
                 del sys.modules[name]

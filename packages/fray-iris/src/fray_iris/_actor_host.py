@@ -221,19 +221,31 @@ def _packed(error: BaseException) -> bytes:
     return pickle.dumps(pack_exception(error))
 
 
-def serve_actor(made: bytes, options: ActorOptions, label: str) -> ServedActor:
-    """Make an actor in threads of this process, for an actor server."""
-    context = create_context("threadpool")
+def serve_actor(
+    made: bytes, options: ActorOptions, label: str, namespace: str, job_context: str
+) -> ServedActor:
+    """Make an actor in threads of this process, for an actor server.
+
+    Args:
+        namespace: Whose named actors its methods find.
+        job_context: The spec of the context that the actor's job has.
+    """
+    context = create_context(job_context, tasks="threadpool", namespace=namespace)
     cls, args, kwargs = pickle.loads(made)
     own = ActorOptions(max_concurrency=options.max_concurrency)
     return ServedActor(lambda: context.create_actor(cls, *args, options=own, **kwargs), context, label)
 
 
 def host_actor(
-    made: bytes, options: ActorOptions, label: str, methods: Mapping[str, bool], owner: Owner
+    made: bytes,
+    options: ActorOptions,
+    label: str,
+    methods: Mapping[str, bool],
+    owner: Owner,
+    namespace: str,
 ) -> None:
     """Be the job of an actor: serve it until it is killed, or nobody is left whom it is for."""
-    host = serve_actor(made, options, label)
+    host = serve_actor(made, options, label, namespace, os.environ.get("FRAY_JOB_CONTEXT", "iris"))
     everywhere = "0.0.0.0"  # noqa: S104 - as Iris's own actors
     server = importlib.import_module("iris.actor.server").ActorServer(host=everywhere)
     server.register(SERVED, host)

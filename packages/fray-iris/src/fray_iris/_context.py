@@ -4,12 +4,11 @@ Iris has jobs, and no tasks within one. So tasks, references and nameless actors
 this machine; an actor with a name is a job of Iris behind one of its actor servers.
 """
 
-import functools
-import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -20,13 +19,13 @@ from fray.backend import (
     ContextCapabilities,
     TaskRunnerContext,
     invalid,
-    is_generator_function,
     own_family,
 )
-from fray.job import ActorHandle, ActorOptions, ObjectRef, TaskOptions, use_context
+from fray.job import ActorHandle, ActorOptions, ObjectRef, TaskOptions
 from fray_iris._actor_streams import threads
 from fray_iris._actors import IrisActor
 from fray_iris._cluster import IrisCluster
+from fray_iris._inside import ClassInContext, in_context
 from fray_iris._named_actors import NamedActors
 from fray_iris._results import get_both, is_of_actor, wait_for_both
 
@@ -181,12 +180,11 @@ class IrisContext(ContextBase):
 
     def _inside(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function in whose task `get_job_context()` has the named actors of this context."""
-        target = inspect.unwrap(fn) if callable(fn) else fn
-        if not inspect.isfunction(target) or is_generator_function(target):
-            return fn
-        if inspect.iscoroutinefunction(target):
-            return fn
-        return InContext(fn, self._actors.cluster, self._actors.namespace)
+        return in_context(fn, self._enter()) if callable(fn) else fn  # else the context inside refuses it
+
+    def _enter(self) -> Callable[[], Any]:
+        """Return what makes, where a task or a method of this context runs, its context."""
+        return partial(_context_here, self._actors.cluster, self._actors.namespace)
 
     # --- actors ---
 
@@ -195,7 +193,7 @@ class IrisContext(ContextBase):
     ) -> Any:
         """Make an actor: one with a name is a job of Iris; one without lives in this job."""
         if options.name is None:
-            return self._inner._start_actor(cls, args, kwargs, options)
+            return self._inner._start_actor(ClassInContext(cls, self._enter()), args, kwargs, options)
         values = {name: self._value(arg) for name, arg in kwargs.items()}
         return ActorHandle(self._actors.make(cls, tuple(map(self._value, args)), values, options))
 
@@ -247,17 +245,6 @@ class IrisContext(ContextBase):
         return bool(getattr(self._inner, "_closed", False))
 
 
-class InContext:
-    """A task's function that runs with the named actors of the context that sent it."""
-
-    def __init__(self, fn: Callable[..., Any], cluster: IrisCluster, namespace: str) -> None:
-        functools.update_wrapper(self, fn)
-        self._fn, self._cluster, self._namespace = fn, cluster, namespace
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        context: Any = IrisContext.around(get_job_context(), self._cluster, self._namespace)
-        with use_context(context):
-            return self._fn(*args, **kwargs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return InContext, (self._fn, self._cluster, self._namespace)
+def _context_here(cluster: IrisCluster, namespace: str) -> IrisContext:
+    """Return the context of the task, or the method, that runs here."""
+    return IrisContext.around(get_job_context(), cluster, namespace)

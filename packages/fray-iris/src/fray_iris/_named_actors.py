@@ -76,7 +76,7 @@ class NamedActors:
                     raise ActorAlreadyExistsError(options.name)
                 return IrisActor(self.cluster.iris, latest, label, methods)
             job_id = JobId(f"{self._prefix(options.name)}{_next_generation(jobs)}")
-            request = _request(made, options, label, methods, owner)
+            request = _request(made, options, label, methods, owner, self.namespace)
             try:
                 self.cluster.launch_as(request, job_id)
             except AlreadyThere:
@@ -183,7 +183,12 @@ def _next_generation(jobs: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _request(
-    made: bytes, options: ActorOptions, label: str, methods: dict[str, bool], owner: Owner
+    made: bytes,
+    options: ActorOptions,
+    label: str,
+    methods: dict[str, bool],
+    owner: Owner,
+    namespace: str,
 ) -> JobRequest:
     """Return the job of an actor."""
     amounts = options.resources
@@ -198,7 +203,7 @@ def _request(
     token = os.environ.get("IRIS_TOKEN")
     return JobRequest(
         f"actor-{options.name}",
-        Entrypoint.from_callable(host_actor, [made, options, label, methods, owner]),
+        Entrypoint.from_callable(host_actor, [made, options, label, methods, owner, namespace]),
         resources=resources,
         environment=EnvironmentConfig(env_vars={"IRIS_TOKEN": token}) if token else None,
         backend={name: given for name, given in options.backend.items() if name == "iris"},

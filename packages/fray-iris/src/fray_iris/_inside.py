@@ -1,0 +1,99 @@
+"""Functions and classes that run with the named actors of the context that sent them.
+
+What runs them is a context of this machine, which has other named actors, or none. So each enters its own
+context where it runs, whatever kind of callable it is.
+"""
+
+import contextlib
+import functools
+import types
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from fray.backend import current_context_var, is_async_function, is_generator_function
+from fray.job import use_context
+
+_END = object()
+
+
+class InContext:
+    """A function that runs in a context; like a `functools.partial`, it has the real one as `func`.
+
+    Args:
+        enter: Returns the context, where the function runs.
+    """
+
+    def __init__(self, func: Callable[..., Any], enter: Callable[[], Any]) -> None:
+        self.func = self.__wrapped__ = func
+        self._enter = enter
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_generator_function(self.func):
+            stream = self._async_stream if is_async_function(self.func) else self._stream
+            return stream(args, kwargs)
+        with use_context(self._enter()):
+            value = self.func(*args, **kwargs)
+        return self._await(value) if type(value) is types.CoroutineType else value
+
+    # A coroutine, and an async generator, has context variables of its own: they are set for all of it.
+
+    async def _await(self, coroutine: Any) -> Any:
+        current_context_var.set(self._enter())
+        return await coroutine
+
+    async def _async_stream(self, args: Any, kwargs: Any) -> AsyncIterator[Any]:
+        current_context_var.set(self._enter())
+        async with contextlib.aclosing(self.func(*args, **kwargs)) as items:
+            async for item in items:
+                yield item
+
+    def _stream(self, args: Any, kwargs: Any) -> Iterator[Any]:
+        context, items = self._enter(), self.func(*args, **kwargs)
+        try:
+            while True:
+                with use_context(context):  # for each item: its thread does other things in between
+                    item = next(items, _END)
+                if item is _END:
+                    return
+                yield item
+        finally:
+            with use_context(context):
+                items.close()
+
+
+class ClassInContext:
+    """An actor's class whose methods run in a context; it shows the methods and the name of the real one."""
+
+    def __init__(self, cls: Callable[..., Any], enter: Callable[[], Any]) -> None:
+        self.__wrapped__, self.__enter = cls, enter
+
+    def __call__(self, *args: Any, **kwargs: Any) -> "_InstanceInContext":
+        with use_context(self.__enter()):
+            return _InstanceInContext(self.__wrapped__(*args, **kwargs), self.__enter)
+
+    def __dir__(self) -> list[str]:
+        return dir(self.__wrapped__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ClassInContext, (self.__wrapped__, self.__enter)
+
+
+class _InstanceInContext:
+    """An actor whose calls run in a context; the actor itself does not know."""
+
+    def __init__(self, instance: Any, enter: Callable[[], Any]) -> None:
+        self.__instance, self.__enter = instance, enter
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self.__instance, name)
+        return InContext(member, self.__enter) if callable(member) else member
+
+
+def in_context(fn: Callable[..., Any], enter: Callable[[], Any]) -> Callable[..., Any]:
+    """Return a task's function that runs in a context; a partial stays one, so that it keeps its name."""
+    if type(fn) is functools.partial:
+        return functools.partial(in_context(fn.func, enter), *fn.args, **fn.keywords)
+    return InContext(fn, enter)
