@@ -16,7 +16,7 @@ from fray.backend import unpack_exception
 from fray.cluster import Entrypoint, JobId, JobRequest
 from fray.job import ActorOptions
 from fray.testing.cluster import until
-from fray_iris import _named_actors
+from fray_iris import _actor_line, _named_actors
 from fray_iris._actor_host import ServedActor
 from fray_iris._actor_line import ActorLine
 from fray_iris._connection import AlreadyThere, Iris
@@ -41,7 +41,9 @@ class Gated:
     def open(self, gate: int) -> None:
         GATES[gate].set()
 
-    def wait_for(self, gate: int) -> int:
+    def wait_for(self, gate: int, started: int | None = None) -> int:
+        if started is not None:
+            self.open(started)
         assert GATES[gate].wait(PATIENCE)
         return self.count()
 
@@ -50,9 +52,21 @@ GATES: dict[int, threading.Event] = {}
 
 
 @pytest.fixture
-def gate() -> int:
-    GATES[len(GATES)] = threading.Event()
-    return len(GATES) - 1
+def gates() -> Iterator[Callable[[], int]]:
+    """Return what makes a gate; all are open in the end."""
+
+    def make() -> int:
+        GATES[len(GATES)] = threading.Event()
+        return len(GATES) - 1
+
+    yield make
+    for each in GATES.values():
+        each.set()
+
+
+@pytest.fixture
+def gate(gates: Callable[[], int]) -> int:
+    return gates()
 
 
 @pytest.fixture
@@ -191,6 +205,43 @@ def test_a_call_whose_answer_was_lost_with_its_process_does_not_run_in_the_next(
     with pytest.raises(ActorDiedError, match="its process died"):
         line.call("count", (), {}, None).result(PATIENCE)
     assert line.call("count", (), {}, None).result(PATIENCE) == 1
+
+
+def test_a_call_that_reached_no_process_before_the_restart_runs_in_the_next(
+    serve: Callable[[], ServedActor], connect: Callable[[Any], tuple[NearIris, ActorLine]]
+) -> None:
+    iris, line = connect(serve())
+    assert line.call("count", (), {}, None).result(PATIENCE) == 1
+    iris.host = serve()
+    futures = [line.call("count", (), {}, None) for _ in range(3)]
+    assert [future.result(PATIENCE) for future in futures] == [1, 2, 3]
+
+
+def test_a_call_after_a_restart_elsewhere_runs_there(
+    serve: Callable[[], ServedActor],
+    connect: Callable[[Any], tuple[NearIris, ActorLine]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_actor_line, "_KNOWN_FOR", 0.0)  # it has been idle for that long
+    iris, line = connect(serve())
+    assert line.call("count", (), {}, None).result(PATIENCE) == 1
+    iris.host, iris.address = serve(), "http://nowhere:2"
+    assert line.call("count", (), {}, None).result(PATIENCE) == 1
+
+
+def test_a_restart_fails_the_calls_that_the_dead_process_had_and_no_later_one(
+    serve: Callable[[], ServedActor],
+    connect: Callable[[Any], tuple[NearIris, ActorLine]],
+    gates: Callable[[], int],
+) -> None:
+    iris, line = connect(serve())
+    started, gate = gates(), gates()
+    running = line.call("wait_for", (gate, started), {}, None)
+    assert GATES[started].wait(PATIENCE)
+    iris.host = serve()
+    assert line.call("count", (), {}, None).result(PATIENCE) == 1
+    with pytest.raises(ActorDiedError, match="its process died"):
+        running.result(PATIENCE)
 
 
 def test_a_caller_says_that_it_has_taken_its_last_result(

@@ -144,6 +144,10 @@ class ServedActor:
         error: BaseException = actor._death.load()
         return error
 
+    def identify(self) -> str:
+        """Return the incarnation that answers here."""
+        return self.incarnation
+
     def renew(self) -> str:
         """Note that the program that made the actor lives."""
         self.renewed_at = time.monotonic()

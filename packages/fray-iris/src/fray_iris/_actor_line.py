@@ -19,6 +19,7 @@ from fray_iris._states import ENDED_JOBS
 _AT_ONCE = 100  # calls that are sent together
 _PATIENCE = 1.0  # seconds that the actor's server keeps a question for results
 _LONGEST = 30.0
+_KNOWN_FOR = 2.0  # seconds after an answer in which the actor is taken for the one that gave it
 _RENEWS_FOR = 5.0  # seconds, so that several fit into the time after which an actor ends by itself
 _GONE = "its job has ended"
 _TRIES = 5  # of a request that the actor's server answers with an error, or whose answer takes too long
@@ -48,9 +49,10 @@ class ActorLine:
         self._queue: list[tuple[Any, Future[Any]]] = []
         self._open: dict[int, Future[Any]] = {}
         self._taken: list[int] = []
-        self._sent = 0
+        self._sent = self._arrived = 0  # calls below these were sent, and may be at the actor
         self._dead: str | None = None
         self._incarnation: str | None = None
+        self._answered_at = 0.0
         self._address: str | None = None
         self._wake = threading.Condition()
         self._started = False
@@ -130,8 +132,8 @@ class ActorLine:
                     self._open[number] = self._queue.pop(0)[1]
                 self._sent += len(calls)
                 self._wake.notify_all()
-                caller, incarnation = self._caller, self._incarnation
-            self._deliver(caller, first, calls, incarnation)
+                caller = self._caller
+            self._deliver(caller, first, calls)
 
     def _resolved_call(self, method: str, args: Any, kwargs: Any, context: Any) -> bytes:
         def value(each: Any) -> Any:
@@ -140,25 +142,64 @@ class ActorLine:
         resolved = tuple(map(value, args)), {name: value(each) for name, each in kwargs.items()}
         return _packed(self.label, method, *resolved)
 
-    def _deliver(self, caller: str, first: int, calls: list[bytes], incarnation: str | None) -> None:
-        """Send calls to one incarnation of the actor alone: one that took them may die with its answer."""
-        late = 0
+    def _deliver(self, caller: str, first: int, calls: list[bytes]) -> None:
+        """Send calls to one incarnation of the actor alone: one that took them may die with its answer.
+
+        Another that answers has run none of them. So they are sent to it, unless the first may have them.
+        """
+        late, doubtful, incarnation = 0, False, None
         for failed, pause in enumerate(poll_delays(shortest=0.05, longest=1.0), 1):
             if self._dead is not None or self._caller != caller:
                 return
             try:
-                if incarnation is None:
-                    incarnation = self._incarnation = self._ask("renew")
+                incarnation = incarnation or self._present()
                 took = self._ask("submit", caller, first, calls, incarnation, timeout=_time_for(late))
             except Exception as error:  # noqa: BLE001 - whether it is gone is asked of Iris
+                doubtful = incarnation is not None
                 late = late + 1 if _is_late(error) else 0
                 if not self._goes_on(error, failed, late):
                     return
                 time.sleep(pause)
                 continue
+            arrived = doubtful or took == incarnation
+            if arrived:
+                self._note_arrival(first, first + len(calls), incarnation)
             if took != incarnation:
-                self._restarted(took)
-            return
+                self._adopt(took)
+            if arrived:
+                return
+            incarnation = None
+
+    def _present(self) -> str:
+        """Return the incarnation to send to; one that has not answered for a while is asked first.
+
+        It may be gone from its address: this request may be repeated then, and calls may not.
+        """
+        if self._incarnation is None or time.monotonic() - self._answered_at > _KNOWN_FOR:
+            self._adopt(self._ask("identify"))
+        assert self._incarnation is not None
+        return self._incarnation
+
+    def _note_arrival(self, first: int, until: int, incarnation: str | None) -> None:
+        """Note that calls are, or may be, at an incarnation; they have died with it if there is a new one."""
+        with self._wake:
+            self._arrived = until
+            died = [] if incarnation == self._incarnation else self._taken_out(range(first, until))
+        self._fail_restarted(died)
+
+    def _adopt(self, incarnation: str) -> None:
+        """Send to this incarnation from now on, and fail what an earlier one may have had."""
+        with self._wake:
+            before, self._incarnation = self._incarnation, incarnation
+            died = [] if before == incarnation else self._taken_out(range(self._arrived))
+        self._fail_restarted(died)
+
+    def _taken_out(self, numbers: range) -> "list[Future[Any]]":
+        return [self._open.pop(number) for number in list(self._open) if number in numbers]
+
+    def _fail_restarted(self, died: "list[Future[Any]]") -> None:
+        for future in died:
+            future.set_exception(ActorDiedError(self.label, "its process died, and it was started again"))
 
     # --- on the way back ---
 
@@ -184,7 +225,7 @@ class ActorLine:
                 continue
             failed = late = 0
             if known is not None and incarnation not in (known, self._incarnation):
-                self._restarted(incarnation)
+                self._adopt(incarnation)
             for number, worked, data in results:
                 self._settle(number, worked, data)
             if not results and time.monotonic() - began < _PATIENCE / 2:
@@ -208,14 +249,6 @@ class ActorLine:
         if isinstance(failure, ActorDiedError):
             failure = ActorDiedError(self.label, failure.reason)
         future.set_exception(failure)
-
-    def _restarted(self, incarnation: str) -> None:
-        """Fail the calls that the actor had when its process died; it has been started again."""
-        with self._wake:
-            left, self._open = list(self._open.values()), {}
-            self._incarnation = incarnation
-        for future in left:
-            future.set_exception(ActorDiedError(self.label, "its process died, and it was started again"))
 
     def _goes_on(self, error: Exception, failed: int, late: int) -> bool:
         """Whether a request that failed is to be sent again; where that is of no use, calls fail.
@@ -259,6 +292,7 @@ class ActorLine:
         )
         if answer.HasField("error"):
             raise AnsweredError(f"{self.label}: {answer.error.error_type}: {answer.error.message}")
+        self._answered_at = time.monotonic()
         return pickle.loads(answer.serialized_value)
 
     def _resolved(self, *, wait: bool = True) -> str:
