@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -332,6 +333,32 @@ def test_results_of_many_bytes_come_in_several_answers(serve: Callable[[], Serve
         taken += [number for number, _, _ in results]
         assert taken == list(range(number + 1))  # one at a time, although each is larger than an answer
     assert pickle.loads(host.results("caller", taken[-1:], PATIENCE)[1][0][2]) is None
+
+
+def test_a_call_that_waits_for_an_argument_holds_up_its_own_caller_alone(
+    serve: Callable[[], ServedActor], connect: Callable[[Any], tuple[NearIris, ActorLine]]
+) -> None:
+    _, line = connect(serve())
+    failing, argument = Future[bytes](), Future[bytes]()
+
+    def call(method: str, *args: Any, caller: str = "this one") -> "Future[Any]":
+        return line.call(method, args, {}, None, caller)
+
+    failed = call("double", failing)
+    waiting = [call("count"), call("count")]
+    after = [call("double", argument), call("count")]
+    assert call("count", caller="another").result(PATIENCE) == 1
+    assert set(line.pending()) == {failed, *waiting, *after}
+    failing.set_exception(ValueError("no such bytes"))
+    with pytest.raises(ValueError, match="no such bytes"):
+        failed.result(PATIENCE)
+    assert [future.result(PATIENCE) for future in waiting] == [2, 3]
+    argument.set_result(b"a")
+    assert [future.result(PATIENCE) for future in after] == [b"aa", 4]
+    left = call("double", Future[bytes]())
+    line.die("it was killed")
+    with pytest.raises(ActorDiedError, match="it was killed"):
+        left.result(PATIENCE)
 
 
 def test_calls_of_many_bytes_go_in_several_messages(

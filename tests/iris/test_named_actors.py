@@ -37,6 +37,10 @@ class Counter:
         self.calls += 1
         return self.calls
 
+    def add(self, number: int) -> int:
+        self.calls += number
+        return self.calls
+
 
 def living(controller: FakeController) -> list[str]:
     return [name for name, job in controller.jobs.items() if job.state == "JOB_STATE_RUNNING"]
@@ -277,3 +281,24 @@ def test_a_worker_process_has_the_context_for_every_callable_as_well(controller:
         tasks = [partial(namespace_here), Asked().ask, Asked().stream, Asked().wait]
         refs = [*map(context.run, tasks), asked.ask(), asked.stream(), asked.wait(), plain.ask()]
         assert [values(context, ref) for ref in refs] == [["here"]] * len(refs)
+
+
+def count_in(counter: Any) -> int:
+    return int(get_job_context().get(counter.count()))
+
+
+def count_in_another(counter: Any) -> list[Any]:
+    """Be a task that ends before the task that it started, on whose value a call of its waits."""
+    return [counter.add(get_job_context().run(count_in, counter))]
+
+
+@pytest.mark.timeout(120)
+def test_a_call_may_wait_for_a_task_that_calls_the_same_actor(
+    controller: FakeController, servers: ActorServers
+) -> None:
+    with create_context(SPEC, max_workers=1) as context:
+        counter = context.create_actor(Counter, name="counted")
+        ref = counter.add(context.run(count_in, counter))
+        assert context.get(ref, timeout=PATIENCE) == 2
+        (ref,) = context.get(context.run(count_in_another, counter), timeout=PATIENCE)
+        assert context.get(ref, timeout=PATIENCE) == 6

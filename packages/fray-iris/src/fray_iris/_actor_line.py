@@ -6,11 +6,14 @@ import pickle
 import threading
 import time
 import uuid
+from collections import deque
+from collections.abc import Hashable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from fray import ActorDiedError, FrayError
-from fray.backend import dumps, poll_delays, unpack_exception
+from fray.backend import dumps, poll_delays, run_aside, unpack_exception
 from fray.job import ObjectRef
 from fray_iris._actor_host import ENDPOINT, MESSAGE_BYTES, SERVED
 from fray_iris._connection import Iris, RefusedError
@@ -46,7 +49,8 @@ class ActorLine:
     def __init__(self, iris: Iris, job: str, label: str) -> None:
         self.iris, self.job, self.label = iris, job, label
         self._caller = _new_caller()
-        self._queue: list[tuple[Any, Future[Any]]] = []
+        self._queue: list[tuple[bytes, Future[Any]]] = []
+        self._lanes: dict[Hashable, deque[tuple[Any, Future[Any]]]] = {}  # of callers that wait for arguments
         self._open: dict[int, Future[Any]] = {}
         self._taken: list[int] = []
         self._sent = self._arrived = 0  # calls below these were sent, and may be at the actor
@@ -57,8 +61,19 @@ class ActorLine:
         self._wake = threading.Condition()
         self._started = False
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> "Future[Any]":
-        """Queue a call; references among its arguments are waited for on its way, not here."""
+    def call(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        context: Any,
+        caller: Hashable = None,
+    ) -> "Future[Any]":
+        """Queue a call; behind a reference among its arguments only later calls of its caller wait.
+
+        Args:
+            caller: None for a caller whose calls have no references.
+        """
         future: Future[Any] = Future()
         if any(isinstance(each, ObjectRef | Future) for each in (*args, *kwargs.values())):
             waiting: Any = (method, args, kwargs, context)
@@ -68,22 +83,32 @@ class ActorLine:
             if self._dead is not None:
                 future.set_exception(ActorDiedError(self.label, self._dead))
                 return future
-            self._queue.append((waiting, future))
-            self._start()
-            self._wake.notify_all()
+            alone = caller not in self._lanes
+            if alone and isinstance(waiting, bytes):
+                self._put(waiting, future)
+                return future
+            self._lanes.setdefault(caller, deque()).append((waiting, future))
+        if alone:
+            run_aside(partial(self._resolve, caller), "fray-iris-arguments")
         return future
+
+    def _put(self, call: bytes, future: "Future[Any]") -> None:
+        self._queue.append((call, future))
+        self._start()
+        self._wake.notify_all()
 
     def pending(self) -> "list[Future[Any]]":
         """Return the calls that have not ended."""
         with self._wake:
-            return [*(future for _, future in self._queue), *self._open.values()]
+            unsent = [*self._queue, *(call for lane in self._lanes.values() for call in lane)]
+            return [*(future for _, future in unsent), *self._open.values()]
 
     def die(self, reason: str) -> None:
         """Fail what is under way, and whatever comes."""
         with self._wake:
             self._dead = self._dead or reason
-            left = [*(future for _, future in self._queue), *self._open.values()]
-            self._queue, self._open = [], {}
+            left = self.pending()
+            self._queue, self._lanes, self._open = [], {}, {}
             self._wake.notify_all()
         for future in left:
             if not future.done():
@@ -104,27 +129,41 @@ class ActorLine:
             for act in (self._send, self._collect):
                 threading.Thread(target=act, name="fray-iris-actor", daemon=True).start()
 
+    def _resolve(self, caller: Hashable) -> None:
+        """Queue the calls of one caller in order, each when its arguments are there, until none is left."""
+        call: Any
+        left = True
+        while left:
+            with self._wake:
+                if self._dead is not None:
+                    return
+                call, future = self._lanes[caller][0]
+            failure = None
+            try:
+                call = call if isinstance(call, bytes) else self._resolved_call(*call)
+            except BaseException as error:  # noqa: BLE001 - a failed argument fails its call alone
+                failure = error
+            with self._wake:
+                if self._dead is not None:
+                    return
+                self._lanes[caller].popleft()
+                if failure is None:
+                    self._put(call, future)
+                left = bool(self._lanes[caller])
+                if not left:
+                    del self._lanes[caller]
+            if failure is not None:
+                future.set_exception(failure)
+
     def _send(self) -> None:
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._queue or self._dead is not None)
                 if self._dead is not None:
                     return
-                waiting, future = self._queue[0]
-            try:
-                calls = [waiting if isinstance(waiting, bytes) else self._resolved_call(*waiting)]
-            except BaseException as error:  # noqa: BLE001 - a failed argument fails its call alone
-                with self._wake:
-                    if self._queue and self._queue[0][1] is future:
-                        self._queue.pop(0)
-                future.set_exception(error)
-                continue
-            with self._wake:
-                if self._dead is not None:
-                    return
-                size = len(calls[0])
+                calls, size = [self._queue[0][0]], len(self._queue[0][0])
                 for more, _ in self._queue[1:_AT_ONCE]:
-                    if not isinstance(more, bytes) or (size := size + len(more)) > MESSAGE_BYTES:
+                    if (size := size + len(more)) > MESSAGE_BYTES:
                         break
                     calls.append(more)
                 first = self._sent

@@ -12,6 +12,7 @@ from fray_iris._actor_host import ENDPOINT
 from fray_iris._actor_line import ActorLine, line_of
 from fray_iris._actor_streams import stream_of
 from fray_iris._connection import Iris
+from fray_iris._inside import caller_here
 from fray_iris._states import ENDED_JOBS
 
 
@@ -33,7 +34,7 @@ class IrisActor(ActorEndpoint):
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """See `ActorEndpoint.call`."""
-        future = self.line.call(method, args, kwargs, get_job_context())
+        future = self.line.call(method, args, kwargs, get_job_context(), caller_here())
         if self._methods.get(method):
             return stream_of(future, line_of(self.iris, self.job, self._label, streams=True))
         return ref_of_future(future, dispatch)

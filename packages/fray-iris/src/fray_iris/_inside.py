@@ -6,14 +6,34 @@ context where it runs, whatever kind of callable it is.
 
 import contextlib
 import functools
+import threading
 import types
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from fray.backend import current_context_var, is_async_function, is_generator_function
 from fray.job import use_context
 
 _END = object()
+_caller: ContextVar[Any] = ContextVar("fray_iris_caller")
+
+
+def caller_here() -> Hashable:
+    """Return what calls of one caller have in common: the task, or the actor's call, or else the thread."""
+    found: Hashable = _caller.get(None)
+    return threading.get_ident() if found is None else found
+
+
+@contextlib.contextmanager
+def _within(context: Any) -> Iterator[None]:
+    """Be a task, or an actor's call, that runs in a context of its own."""
+    token = _caller.set(context)
+    try:
+        with use_context(context):
+            yield
+    finally:
+        _caller.reset(token)
 
 
 class InContext:
@@ -31,18 +51,23 @@ class InContext:
         if is_generator_function(self.func):
             stream = self._async_stream if is_async_function(self.func) else self._stream
             return stream(args, kwargs)
-        with use_context(self._enter()):
+        with _within(self._enter()):
             value = self.func(*args, **kwargs)
         return self._await(value) if type(value) is types.CoroutineType else value
 
     # A coroutine, and an async generator, has context variables of its own: they are set for all of it.
 
+    def _set_for_all(self) -> None:
+        context = self._enter()
+        current_context_var.set(context)
+        _caller.set(context)
+
     async def _await(self, coroutine: Any) -> Any:
-        current_context_var.set(self._enter())
+        self._set_for_all()
         return await coroutine
 
     async def _async_stream(self, args: Any, kwargs: Any) -> AsyncIterator[Any]:
-        current_context_var.set(self._enter())
+        self._set_for_all()
         async with contextlib.aclosing(self.func(*args, **kwargs)) as items:
             async for item in items:
                 yield item
@@ -51,13 +76,13 @@ class InContext:
         context, items = self._enter(), self.func(*args, **kwargs)
         try:
             while True:
-                with use_context(context):  # for each item: its thread does other things in between
+                with _within(context):  # for each item: its thread does other things in between
                     item = next(items, _END)
                 if item is _END:
                     return
                 yield item
         finally:
-            with use_context(context):
+            with _within(context):
                 items.close()
 
 
@@ -68,7 +93,7 @@ class ClassInContext:
         self.__wrapped__, self.__enter = cls, enter
 
     def __call__(self, *args: Any, **kwargs: Any) -> "_InstanceInContext":
-        with use_context(self.__enter()):
+        with _within(self.__enter()):
             return _InstanceInContext(self.__wrapped__(*args, **kwargs), self.__enter)
 
     def __dir__(self) -> list[str]:
