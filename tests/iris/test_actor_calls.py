@@ -39,6 +39,12 @@ class Gated:
     def double(self, data: bytes) -> bytes:
         return data + data
 
+    def name_of(self, value: object) -> str:
+        return type(value).__name__
+
+    def late(self, *gates: int) -> "Late":
+        return Late(*gates)
+
     def open(self, gate: int) -> None:
         GATES[gate].set()
 
@@ -109,9 +115,12 @@ class NearIris:
             self.renewed.append(self.address)
         if request.method_name == "results":
             self.taken += arguments[1]
-        answer = answer_of(self.host, request)
+        host = self.host
+        answer = answer_of(host, request)
         if not answer.HasField("error"):
             self.lost_answer(request.method_name)
+        if self.host is not host:
+            raise ConnectionError("the process is gone")
         return answer
 
 
@@ -142,8 +151,8 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], tuple[N
         line.die("the test is over")
 
 
-def packed(method: str, *args: Any) -> bytes:
-    return pickle.dumps((method, args, {}))
+def packed(method: str, *args: Any) -> tuple[int, bytes]:
+    return 0, pickle.dumps((method, args, {}))
 
 
 def all_results(host: ServedActor, count: int) -> list[Any]:
@@ -159,9 +168,61 @@ def test_calls_that_wait_for_their_turn_take_no_threads(serve: Callable[[], Serv
     host.submit("caller", 0, [packed("wait_for", gate)], None)
     before = threading.active_count()
     host.submit("caller", 1, [packed("count")] * 50, None)
-    assert threading.active_count() <= before
+    until(lambda: threading.active_count() <= before, "they wait in the actor's queue")
     GATES[gate].set()
     assert all_results(host, 51) == list(range(1, 52))
+
+
+class Late:
+    """Waits for a gate where it is unpickled."""
+
+    def __init__(self, started: int, gate: int) -> None:
+        self.gates = started, gate
+
+    def __setstate__(self, state: dict[str, tuple[int, int]]) -> None:
+        started, gate = state["gates"]
+        GATES[started].set()
+        assert GATES[gate].wait(PATIENCE)
+        vars(self).update(state)
+
+
+@pytest.mark.timeout(120)
+def test_an_argument_that_is_long_in_being_unpickled_holds_up_its_own_caller_alone(
+    serve: Callable[[], ServedActor],
+    connect: Callable[[Any], tuple[NearIris, ActorLine]],
+    gates: Callable[[], int],
+) -> None:
+    host = serve()
+    (_, line), (_, another) = connect(host), connect(host)
+    started, gate = gates(), gates()
+    late = line.call("name_of", (Late(started, gate),), {}, None, "first")
+    behind = line.call("count", (), {}, None, "first")
+    assert GATES[started].wait(PATIENCE)
+    assert another.call("count", (), {}, None).result(PATIENCE) == 1
+    assert line.call("count", (), {}, None, "second").result(PATIENCE) == 2
+    assert not late.done()
+    GATES[gate].set()
+    assert (late.result(PATIENCE), behind.result(PATIENCE)) == ("Late", 3)
+
+
+@pytest.mark.timeout(120)
+def test_a_result_that_is_long_in_being_read_holds_up_no_other(
+    serve: Callable[[], ServedActor],
+    connect: Callable[[Any], tuple[NearIris, ActorLine]],
+    gates: Callable[[], int],
+) -> None:
+    _, line = connect(serve())
+    started, gate = gates(), gates()
+    late = line.call("late", (started, gate), {}, None)
+    assert GATES[started].wait(PATIENCE)
+    counted = line.call("count", (), {}, None)
+    asked: Future[int] = Future()
+    counted.add_done_callback(lambda _: asked.set_result(line.call("count", (), {}, None).result(PATIENCE)))
+    assert counted.result(PATIENCE) == 1
+    assert asked.result(PATIENCE) == 2
+    assert line.pending() == [late]
+    GATES[gate].set()
+    assert isinstance(late.result(PATIENCE), Late)
 
 
 def test_a_call_in_a_process_without_iris_says_so(serve: Callable[[], ServedActor]) -> None:
@@ -180,8 +241,8 @@ def test_a_call_that_the_server_refuses_each_time_fails_alone(
     assert line.call("count", (), {}, None).result(PATIENCE) == 1
     submit = host.submit
 
-    def refuse(caller: str, first: int, calls: list[bytes], incarnation: str | None) -> str:
-        if b"refused" in calls[0]:
+    def refuse(caller: str, first: int, calls: list[tuple[int, bytes]], incarnation: str | None) -> str:
+        if b"refused" in calls[0][1]:
             raise ValueError("no such call")
         return submit(caller, first, calls, incarnation)
 
@@ -200,7 +261,6 @@ def test_a_call_whose_answer_was_lost_with_its_process_does_not_run_in_the_next(
     def die(method: str) -> None:
         if method == "submit" and iris.host is first:
             iris.host = second
-            raise ConnectionError("the process is gone")
 
     iris.lost_answer = die
     with pytest.raises(ActorDiedError, match="its process died"):
@@ -368,8 +428,8 @@ def test_calls_of_many_bytes_go_in_several_messages(
     sizes: list[list[int]] = []
     submit = host.submit
 
-    def first_waits(caller: str, first: int, calls: list[bytes], incarnation: str | None) -> str:
-        sizes.append([len(call) >> 20 for call in calls])
+    def first_waits(caller: str, first: int, calls: list[tuple[int, bytes]], incarnation: str | None) -> str:
+        sizes.append([len(call) >> 20 for _, call in calls])
         assert GATES[gate].wait(PATIENCE)
         return submit(caller, first, calls, incarnation)
 

@@ -14,11 +14,13 @@ import threading
 import time
 import traceback
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 from fray import ActorDiedError, FrayError, create_context
-from fray.backend import dumps, pack_exception
+from fray.backend import BriefThreads, dumps, pack_exception
 from fray.job import ActorOptions, ObjectStream
 from fray_iris._connection import Iris
 from fray_iris._ids import IrisTask
@@ -38,6 +40,7 @@ _ANSWERED_WITHIN = 10.0
 MESSAGE_BYTES = 8 << 20
 """Bytes of calls, or of results, that one message has; one that is larger has a message of its own."""
 _POLLERS = 16  # of the 32 threads of Iris's server, those that may wait for results
+_READERS = 1000  # threads that unpickle calls, each those of one caller
 
 
 class Owner:
@@ -53,11 +56,15 @@ class Owner:
 
 
 class Caller:
-    """The calls of one caller: those that came too early, and the results that it has not taken."""
+    """The calls of one process: those that came too early, and the results that it has not taken.
+
+    A process sends the calls of several callers: each has a lane, in which one call is begun after the other.
+    """
 
     def __init__(self) -> None:
         self.next: int | None = None  # what it sends first says it
-        self.early: dict[int, bytes] = {}
+        self.early: dict[int, tuple[int, bytes]] = {}
+        self.lanes: dict[int, deque[tuple[int, bytes]]] = {}
         self.results: dict[int, tuple[bool, bytes]] = {}
         self.running = 0
         self.seen_at = time.monotonic()
@@ -75,23 +82,42 @@ class ServedActor:
         self._streams: dict[str, ObjectStream[Any]] = {}
         self._changed = threading.Condition()
         self._polling = 0
+        self._readers = BriefThreads(_READERS, "fray-iris-calls")
 
-    def submit(self, caller: str, first: int, calls: list[bytes], incarnation: str | None) -> str:
-        """Take calls, in order; a second time they change nothing. Returns which incarnation took them."""
+    def submit(self, caller: str, first: int, calls: list[tuple[int, bytes]], incarnation: str | None) -> str:
+        """Take calls, in order; a second time they change nothing. Returns which incarnation took them.
+
+        Args:
+            calls: Each with its lane. They are unpickled later: the thread that is here serves all callers.
+        """
         if incarnation not in (None, self.incarnation):
             return self.incarnation
         with self._changed:
             known = self._known(caller)
             known.next = first if known.next is None else known.next
-            for number, call in enumerate(calls, first):
-                if number >= known.next:
-                    known.early[number] = call
+            known.early |= {number: call for number, call in enumerate(calls, first) if number >= known.next}
+            idle = []
             while known.next in known.early:
-                number = known.next
+                lane, call = known.early.pop(known.next)
+                if lane not in known.lanes:
+                    idle.append(lane)
+                known.lanes.setdefault(lane, deque()).append((known.next, call))
                 known.running += 1
-                known.next += 1  # first: whatever fails from here on, the call is not begun once more
-                self._begin(known, number, known.early.pop(number))
+                known.next += 1
+        for lane in idle:
+            self._readers.submit(partial(self._begin_all, known, lane))
         return self.incarnation
+
+    def _begin_all(self, caller: Caller, key: int) -> None:
+        """Begin the calls of a lane, in order, until none is left."""
+        lane = caller.lanes[key]
+        while lane:
+            self._begin(caller, *lane[0])
+            with self._changed:
+                lane.popleft()
+                if not lane:
+                    del caller.lanes[key]
+                    return
 
     def results(
         self, caller: str, taken: list[int], patience: float

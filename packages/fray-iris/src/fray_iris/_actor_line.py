@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from fray import ActorDiedError, FrayError
-from fray.backend import dumps, poll_delays, run_aside, unpack_exception
+from fray.backend import BriefThreads, dumps, poll_delays, run_aside, unpack_exception
 from fray.job import ObjectRef
 from fray_iris._actor_host import ENDPOINT, MESSAGE_BYTES, SERVED
 from fray_iris._connection import Iris, RefusedError
@@ -29,6 +29,7 @@ _TRIES = 5  # of a request that the actor's server answers with an error, or who
 
 _Permanent = (ImportError, RefusedError)
 
+_settlers = BriefThreads(1000, "fray-iris-result")
 _lock = threading.Lock()
 _lines: dict[tuple[str, str, bool], "ActorLine"] = {}
 
@@ -49,9 +50,10 @@ class ActorLine:
     def __init__(self, iris: Iris, job: str, label: str) -> None:
         self.iris, self.job, self.label = iris, job, label
         self._caller = _new_caller()
-        self._queue: list[tuple[bytes, Future[Any]]] = []
+        self._queue: list[tuple[tuple[int, bytes], Future[Any]]] = []  # of calls, each with its lane there
         self._lanes: dict[Hashable, deque[tuple[Any, Future[Any]]]] = {}  # of callers that wait for arguments
         self._open: dict[int, Future[Any]] = {}
+        self._settling: set[Future[Any]] = set()
         self._taken: list[int] = []
         self._sent = self._arrived = 0  # calls below these were sent, and may be at the actor
         self._dead: str | None = None
@@ -85,15 +87,15 @@ class ActorLine:
                 return future
             alone = caller not in self._lanes
             if alone and isinstance(waiting, bytes):
-                self._put(waiting, future)
+                self._put(caller, waiting, future)
                 return future
             self._lanes.setdefault(caller, deque()).append((waiting, future))
         if alone:
             run_aside(partial(self._resolve, caller), "fray-iris-arguments")
         return future
 
-    def _put(self, call: bytes, future: "Future[Any]") -> None:
-        self._queue.append((call, future))
+    def _put(self, caller: Hashable, call: bytes, future: "Future[Any]") -> None:
+        self._queue.append(((hash(caller), call), future))
         self._start()
         self._wake.notify_all()
 
@@ -101,13 +103,13 @@ class ActorLine:
         """Return the calls that have not ended."""
         with self._wake:
             unsent = [*self._queue, *(call for lane in self._lanes.values() for call in lane)]
-            return [*(future for _, future in unsent), *self._open.values()]
+            return [*(future for _, future in unsent), *self._open.values(), *self._settling]
 
     def die(self, reason: str) -> None:
         """Fail what is under way, and whatever comes."""
         with self._wake:
             self._dead = self._dead or reason
-            left = self.pending()
+            left = [future for future in self.pending() if future not in self._settling]
             self._queue, self._lanes, self._open = [], {}, {}
             self._wake.notify_all()
         for future in left:
@@ -148,7 +150,7 @@ class ActorLine:
                     return
                 self._lanes[caller].popleft()
                 if failure is None:
-                    self._put(call, future)
+                    self._put(caller, call, future)
                 left = bool(self._lanes[caller])
                 if not left:
                     del self._lanes[caller]
@@ -161,9 +163,9 @@ class ActorLine:
                 self._wake.wait_for(lambda: self._queue or self._dead is not None)
                 if self._dead is not None:
                     return
-                calls, size = [self._queue[0][0]], len(self._queue[0][0])
+                calls, size = [self._queue[0][0]], len(self._queue[0][0][1])
                 for more, _ in self._queue[1:_AT_ONCE]:
-                    if (size := size + len(more)) > MESSAGE_BYTES:
+                    if (size := size + len(more[1])) > MESSAGE_BYTES:
                         break
                     calls.append(more)
                 first = self._sent
@@ -181,7 +183,7 @@ class ActorLine:
         resolved = tuple(map(value, args)), {name: value(each) for name, each in kwargs.items()}
         return _packed(self.label, method, *resolved)
 
-    def _deliver(self, caller: str, first: int, calls: list[bytes]) -> None:
+    def _deliver(self, caller: str, first: int, calls: list[tuple[int, bytes]]) -> None:
         """Send calls to one incarnation of the actor alone: one that took them may die with its answer.
 
         Another that answers has run none of them. So they are sent to it, unless the first may have them.
@@ -266,28 +268,34 @@ class ActorLine:
             if known is not None and incarnation not in (known, self._incarnation):
                 self._adopt(incarnation)
             for number, worked, data in results:
-                self._settle(number, worked, data)
+                self._take(number, worked, data)
             if not results and time.monotonic() - began < _PATIENCE / 2:
                 time.sleep(0.05)  # too many wait there
 
-    def _settle(self, number: int, worked: bool, data: bytes) -> None:
+    def _take(self, number: int, worked: bool, data: bytes) -> None:
+        """Have a call settled, in a thread that serves no other: what reads its result may take long."""
         with self._wake:
             self._taken.append(number)
             future = self._open.pop(number, None)
-        if future is None:
-            return
+            if future is None:
+                return
+            self._settling.add(future)
+        _settlers.submit(partial(self._settle, future, worked, data))
+
+    def _settle(self, future: "Future[Any]", worked: bool, data: bytes) -> None:
         try:
             value = pickle.loads(data)
+            failure = None if worked else unpack_exception(value)
         except BaseException as error:  # noqa: BLE001 - its reader has to know
-            future.set_exception(error)
-            return
-        if worked:
-            future.set_result(value)
-            return
-        failure = unpack_exception(value)
+            failure = error
         if isinstance(failure, ActorDiedError):
             failure = ActorDiedError(self.label, failure.reason)
-        future.set_exception(failure)
+        with self._wake:
+            self._settling.discard(future)
+        if failure is None:
+            future.set_result(value)
+        else:
+            future.set_exception(failure)
 
     def _goes_on(self, error: Exception, failed: int, late: int) -> bool:
         """Whether a request that failed is to be sent again; where that is of no use, calls fail.
