@@ -340,6 +340,22 @@ def test_an_actor_that_was_started_again_elsewhere_is_renewed_there(
     assert iris.renewed == ["http://nowhere:1", "http://nowhere:2"]
 
 
+def test_only_its_owner_keeps_an_actor_alive(
+    serve: Callable[[], ServedActor],
+    connect: Callable[[Any], tuple[NearIris, ActorLine]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_actor_line, "_KNOWN_FOR", 0.0)  # each call asks who answers
+    host = serve()
+    iris, line = connect(host)
+    made_at = host.renewed_at
+    assert line.call("count", (), {}, None).result(PATIENCE) == 1
+    until(lambda: iris.taken == [0], "its result is taken")
+    assert host.renewed_at == made_at
+    line.renew()
+    assert host.renewed_at > made_at
+
+
 @pytest.mark.parametrize("owns", [True, False], ids=["by a program", "by a task of it"])
 @pytest.mark.parametrize("inside", [None, "local-job-1a2b3c"])
 def test_an_actor_that_was_made_outside_of_iris_is_renewed(

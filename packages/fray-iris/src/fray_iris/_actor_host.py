@@ -126,7 +126,6 @@ class ServedActor:
 
         Of many bytes it is a part: the rest follows when that is taken.
         """
-        self.renewed_at = time.monotonic()
         with self._changed:
             known = self._known(caller)
             for number in taken:
@@ -175,7 +174,7 @@ class ServedActor:
         return self.incarnation
 
     def renew(self) -> str:
-        """Note that the program that made the actor lives."""
+        """Note that the program that made the actor lives; no other caller sends this."""
         self.renewed_at = time.monotonic()
         return self.incarnation
 
