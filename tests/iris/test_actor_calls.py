@@ -253,7 +253,7 @@ def test_a_call_that_the_server_refuses_each_time_fails_alone(
 
 
 def test_a_call_whose_answer_was_lost_with_its_process_does_not_run_in_the_next(
-    serve: Callable[[], ServedActor], connect: Callable[[Any], tuple[NearIris, ActorLine]]
+    serve: Callable[[], ServedActor], connect: Callable[[Any], tuple[NearIris, ActorLine]], gate: int
 ) -> None:
     first, second = serve(), serve()
     iris, line = connect(first)
@@ -264,7 +264,7 @@ def test_a_call_whose_answer_was_lost_with_its_process_does_not_run_in_the_next(
 
     iris.lost_answer = die
     with pytest.raises(ActorDiedError, match="its process died"):
-        line.call("count", (), {}, None).result(PATIENCE)
+        line.call("wait_for", (gate,), {}, None).result(PATIENCE)
     assert line.call("count", (), {}, None).result(PATIENCE) == 1
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +22,10 @@ from fray import (
     create_context,
     get_job_context,
 )
+from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest
 from fray.job import ActorOptions, ObjectStream
 from fray.testing.cluster import until
+from fray_iris._in_task.words import PLAN
 
 SPEC = "iris?controller=http://nowhere&user=ada&tasks=threadpool&shared_files=true&namespace=here"
 PATIENCE = 60.0
@@ -144,6 +148,34 @@ def test_an_actor_has_the_token_of_its_maker(
     (requested,) = (each for name, each in controller.requests.items() if "-with-" in name)
     requested.pop("environment")
     assert "hunter2" not in json.dumps(requested, default=repr)
+
+
+def test_the_actor_of_a_job_has_the_environment_of_the_job(
+    controller: FakeController, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    given = {"GREETING": "hello", "UV_INDEX": "https://example.org"}
+    environment = EnvironmentConfig(
+        pip_packages=["einops>=0.8"], extras=["gpu"], env_vars=given, python=python, docker_image="own:1"
+    )
+    cluster = create_cluster("iris", controller="http://nowhere", user="ada", shared_files=True)
+    job_id = cluster.launch(JobRequest("train", Entrypoint.from_binary("true"), environment=environment))
+    requested = controller.requests.pop(f"/ada/{job_id}")
+    (tmp_path / PLAN).write_bytes(requested.entrypoint.workdir_files[PLAN])
+    for name, value in {"FRAY_JOB_ID": job_id, "IRIS_WORKDIR": str(tmp_path), **given}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GREETING", "hello again")  # by the program
+    with create_context(SPEC) as context:
+        context.create_actor(Counter, name="same")
+        options = ActorOptions(name="other-image", backend={"iris": {"task_image": "own:2"}})
+        context.create_actor(Counter, options=options)
+    same, other = controller.requests.values()
+    assert same.environment.pip_packages == ["einops>=0.8"]
+    assert same.environment.extras == ["gpu"]
+    assert same.environment.python_version == python
+    assert json.loads(same.environment.env_vars["FRAY_SECRET_0"]) == {"GREETING": "hello again"}
+    assert same.environment.env_vars["UV_INDEX"] == "https://example.org"
+    assert (same.task_image, other.task_image) == ("own:1", "own:2")
 
 
 def test_a_job_of_another_cluster_is_no_job_of_this_one(

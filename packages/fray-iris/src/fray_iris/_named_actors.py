@@ -2,12 +2,14 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
+from pathlib import Path
 from typing import Any
 
 from fray import (
@@ -34,6 +36,7 @@ from fray_iris._actor_line import end_lines
 from fray_iris._actors import IrisActor, found_actor
 from fray_iris._cluster import IrisCluster
 from fray_iris._connection import AlreadyThere, GoneError
+from fray_iris._in_task.words import PLAN
 from fray_iris._states import ENDED_JOBS
 
 _AT_ONCE = 32  # actors that are notified, or ended, side by side
@@ -65,7 +68,8 @@ class NamedActors:
         label = f"{callable_name(cls)} {options.name!r}"
         methods = {name: is_generator_function(method) for name, method in actor_methods(cls).items()}
         made = dumps((cls, args, kwargs), f"an argument of {callable_name(cls)}()")
-        owner = self._owner(options)
+        inside = self.cluster.own_job()
+        owner = _owner(options, inside)
         for _ in range(_TRIES):
             # One listing says both what lives and which number is next. If others have launched since, its
             # number is taken, and Iris refuses the name.
@@ -76,7 +80,11 @@ class NamedActors:
                     raise ActorAlreadyExistsError(options.name)
                 return IrisActor(self.cluster.iris, latest, label, methods)
             job_id = JobId(f"{self._prefix(options.name)}{_next_generation(jobs)}")
-            request = _request(made, options, label, methods, owner, self.namespace)
+            request = _request(
+                options,
+                [made, options, label, methods, owner, self.namespace],
+                _environment(options, inside=inside is not None),
+            )
             try:
                 self.cluster.launch_as(request, job_id)
             except AlreadyThere:
@@ -134,13 +142,6 @@ class NamedActors:
         """Let the actors that were made here know that this program lives."""
         _renew(self._own)
 
-    def _owner(self, options: ActorOptions) -> Owner:
-        """Return for whom an actor lives: a job of this Iris, or this program, which may be another's job."""
-        if options.lifetime is Lifetime.DETACHED:
-            return Owner()
-        job = self.cluster.own_job()
-        return Owner(program=True) if job is None else Owner(job)
-
     def _prefix(self, name: str) -> str:
         digest = hashlib.sha256(f"{self.namespace}/{name}".encode()).hexdigest()[:12]
         return f"{JobId.new(f'actor-{name}').rpartition('-')[0][:60]}-{digest}-"
@@ -182,15 +183,41 @@ def _next_generation(jobs: Sequence[Mapping[str, Any]]) -> int:
     return 1 + max((int(job["job_id"].rpartition("-")[2]) for job in jobs), default=0)
 
 
-def _request(
-    made: bytes,
-    options: ActorOptions,
-    label: str,
-    methods: dict[str, bool],
-    owner: Owner,
-    namespace: str,
-) -> JobRequest:
-    """Return the job of an actor."""
+def _owner(options: ActorOptions, job: str | None) -> Owner:
+    """Return for whom an actor lives: a job of this Iris, or this program, which may be another's job."""
+    if options.lifetime is Lifetime.DETACHED:
+        return Owner()
+    return Owner(program=True) if job is None else Owner(job)
+
+
+def _environment(options: ActorOptions, *, inside: bool) -> EnvironmentConfig:
+    """Return what an actor's job finds: as on Ray the environment of the job that makes the actor.
+
+    Args:
+        inside: Whether this is a job of the same Iris. Its plan says what was requested for it.
+    """
+    plan: dict[str, Any] = {}
+    if inside:
+        with contextlib.suppress(OSError, ValueError):
+            plan = json.loads(Path(os.environ.get("IRIS_WORKDIR", ""), PLAN).read_bytes())
+    # The job registers itself, which a controller that authenticates does for its users alone.
+    names = {"IRIS_TOKEN", *plan.get("secrets", ())}
+    own_image = "task_image" in options.backend.get("iris", {})
+    return EnvironmentConfig(
+        docker_image=None if own_image else plan.get("image"),
+        pip_packages=plan.get("packages", ()),
+        env_vars={name: os.environ[name] for name in sorted(names) if name in os.environ},
+        extras=plan.get("extras", ()),
+        python=plan.get("python"),
+    )
+
+
+def _request(options: ActorOptions, hosted: list[Any], environment: EnvironmentConfig) -> JobRequest:
+    """Return the job of an actor.
+
+    Args:
+        hosted: The arguments of `host_actor`.
+    """
     amounts = options.resources
     gpus = int(amounts.get("GPU", 0))
     resources = ResourceConfig(
@@ -199,13 +226,11 @@ def _request(
         preemptible=options.preemptible,
         device=GpuConfig(count=gpus) if gpus else CpuConfig(),
     )
-    # The job registers itself, which a controller that authenticates does for its users alone.
-    token = os.environ.get("IRIS_TOKEN")
     return JobRequest(
         f"actor-{options.name}",
-        Entrypoint.from_callable(host_actor, [made, options, label, methods, owner, namespace]),
+        Entrypoint.from_callable(host_actor, hosted),
         resources=resources,
-        environment=EnvironmentConfig(env_vars={"IRIS_TOKEN": token}) if token else None,
+        environment=environment,
         backend={name: given for name, given in options.backend.items() if name == "iris"},
         max_retries_failure=options.max_restarts,
         max_retries_preemption=options.max_restarts,

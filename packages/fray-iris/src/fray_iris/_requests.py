@@ -238,6 +238,8 @@ def _plan_file(
         "ports": list(request.ports),
         "packages": list(environment.pip_packages),
         "python": environment.python,
+        "extras": list(environment.extras),
+        "image": environment.docker_image or request.backend.get("iris", {}).get("task_image"),
     }
 
 
