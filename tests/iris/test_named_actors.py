@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from fray import (
 from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest
 from fray.job import ActorOptions, ObjectStream
 from fray.testing.cluster import until
-from fray_iris._in_task.words import PLAN
 
 SPEC = "iris?controller=http://nowhere&user=ada&tasks=threadpool&shared_files=true&namespace=here"
 PATIENCE = 60.0
@@ -105,6 +105,12 @@ def test_the_exception_of_a_program_is_not_hidden_by_the_end_of_its_actors(
     assert "not yours" in str(raised.value.__notes__)
 
 
+def is_closed(context: Any) -> bool:
+    """Return whether a context takes no more tasks of its program, which is no task of its."""
+    with ThreadPoolExecutor(1) as program:
+        return isinstance(program.submit(context.run, len, "abc").exception(), ContextClosedError)
+
+
 @pytest.mark.timeout(120)
 def test_the_end_of_a_context_waits_for_tasks_that_use_its_actors(
     controller: FakeController, servers: ActorServers
@@ -114,13 +120,12 @@ def test_the_end_of_a_context_waits_for_tasks_that_use_its_actors(
     def task() -> int:
         here = get_job_context()
         started.set()
-        until(lambda: context._closed or servers.ended.is_set(), "the block has ended")
+        until(lambda: servers.ended.is_set() or is_closed(context), "the block has ended")
         counter = here.get_actor("counted")
         counter.count()  # is waited for, although nobody asks for what it gives
         return int(here.get(counter.count()))
 
-    context: Any = create_context(SPEC)
-    with context:
+    with create_context(SPEC) as context:
         context.create_actor(Counter, name="counted")
         ref = context.run(task)
         assert started.wait(PATIENCE)
@@ -161,7 +166,8 @@ def test_the_actor_of_a_job_has_the_environment_of_the_job(
     cluster = create_cluster("iris", controller="http://nowhere", user="ada", shared_files=True)
     job_id = cluster.launch(JobRequest("train", Entrypoint.from_binary("true"), environment=environment))
     requested = controller.requests.pop(f"/ada/{job_id}")
-    (tmp_path / PLAN).write_bytes(requested.entrypoint.workdir_files[PLAN])
+    for name, data in requested.entrypoint.workdir_files.items():
+        (tmp_path / name).write_bytes(data)
     for name, value in {"FRAY_JOB_ID": job_id, "IRIS_WORKDIR": str(tmp_path), **given}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GREETING", "hello again")  # by the program
@@ -288,31 +294,30 @@ def test_a_method_of_an_actor_finds_a_named_actor(
         assert values(context, finder.stream_later()) == [6, 7]
 
 
-def namespace_here() -> Any:
-    here: Any = get_job_context()
-    return here._actors.namespace
+def kind_here() -> str:
+    return type(get_job_context()).__name__
 
 
 def test_a_worker_process_has_the_context_for_every_callable_as_well(controller: FakeController) -> None:
     class Asked:
         def ask(self) -> Any:
-            return namespace_here()
+            return kind_here()
 
         def stream(self) -> Iterator[Any]:
-            yield namespace_here()
+            yield kind_here()
 
         async def wait(self) -> Any:
-            return namespace_here()
+            return kind_here()
 
     class Plain:
         def ask(self) -> Any:
-            return namespace_here()
+            return kind_here()
 
     with create_context(SPEC, tasks="process", max_workers=1) as context:
         asked, plain = context.create_actor(Asked), context.create_actor(Plain)
-        tasks = [partial(namespace_here), Asked().ask, Asked().stream, Asked().wait]
+        tasks = [partial(kind_here), Asked().ask, Asked().stream, Asked().wait]
         refs = [*map(context.run, tasks), asked.ask(), asked.stream(), asked.wait(), plain.ask()]
-        assert [values(context, ref) for ref in refs] == [["here"]] * len(refs)
+        assert [values(context, ref) for ref in refs] == [["IrisContext"]] * len(refs)
 
 
 def count_in(counter: Any) -> int:

@@ -22,6 +22,7 @@ MODULES = {
     "benchmarks/ray_head.py": "a thousand jobs that ended are written, not run",
     "benchmarks/ray_scheduler_model.py": "it drives the loop of the scheduler on a made-up cluster",
     "tests/core/test_import.py": "it tells which rooms an import loads",
+    "tests/iris/helpers/actor_servers.py": "the server of an actor, which no test here has in a job of Iris",
     "tests/iris/test_actor_calls.py": "both sides of an actor's calls; no test here has Iris between them",
     "tests/iris/test_peers.py": "ten minutes of waiting, on a clock of its own",
     "tests/ray/helpers/head_in_memory.py": "a scheduler on a store that fails when a test wants it to",

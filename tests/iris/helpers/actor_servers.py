@@ -85,8 +85,6 @@ def serving(controller: FakeController) -> Iterator[ActorServers]:
         yield servers
     finally:
         forget_lines()  # the next test has jobs of the same names
-        for host in servers.hosts.values():
-            host._context.shutdown(wait=False, cancel_pending=True)
         for name, module in before.items():
             if module is None:
                 del sys.modules[name]
