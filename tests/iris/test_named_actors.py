@@ -18,6 +18,7 @@ from fray import (
     ActorAlreadyExistsError,
     ClusterUnavailableError,
     ContextClosedError,
+    SerializationError,
     UnsupportedError,
     create_cluster,
     create_context,
@@ -322,6 +323,13 @@ def test_a_worker_process_has_the_context_for_every_callable_as_well(controller:
 
 def count_in(counter: Any) -> int:
     return int(get_job_context().get(counter.count()))
+
+
+@pytest.mark.parametrize("fn", [len, count_in, partial(count_in)], ids=["builtin", "function", "partial"])
+def test_an_argument_that_cannot_travel_is_named(controller: FakeController, fn: Callable[..., Any]) -> None:
+    named = pytest.raises(SerializationError, match=r"argument 1 \(.*\) of (len|count_in)\(\)")
+    with create_context(SPEC, tasks="process", max_workers=1) as context, named:
+        context.run(fn, threading.Lock())
 
 
 def count_in_another(counter: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from fray.backend import current_context_var, is_async_function, is_generator_function
+from fray.backend import callable_name, current_context_var, is_async_function, is_generator_function
 from fray.job import use_context
 
 _END = object()
@@ -45,6 +45,7 @@ class InContext:
 
     def __init__(self, func: Callable[..., Any], enter: Callable[[], Any]) -> None:
         self.func = self.__wrapped__ = func
+        self.__qualname__ = callable_name(func)  # of what a partial calls
         self._enter = enter
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
