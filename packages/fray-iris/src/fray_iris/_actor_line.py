@@ -269,7 +269,7 @@ class ActorLine:
                 self._adopt(incarnation)
             for number, worked, data in results:
                 self._take(number, worked, data)
-            if not results and time.monotonic() - began < _PATIENCE / 2:
+            if not results and time.monotonic() - began < patience / 2:
                 time.sleep(0.05)  # too many wait there
 
     def _take(self, number: int, worked: bool, data: bytes) -> None:
