@@ -10,7 +10,7 @@ from threading import Event, Semaphore
 import pytest
 from iris_replicas import PATIENCE, Controller, ended, serving, start
 
-from fray.cluster import ResourceConfig
+from fray.cluster import Entrypoint, ResourceConfig
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,23 @@ def test_a_job_has_its_own_word_on_how_python_buffers(address: str, tmp_path: Pa
         folder.mkdir()
         _, lines, _ = ended(start(address, folder, code, env_vars=variables))
         assert lines == [["'1'"], ["''"]][number]
+
+
+def test_a_program_of_the_workspace_can_be_executed_in_its_copy(address: str, tmp_path: Path) -> None:
+    scripts = {"bin/train.sh": 0o750, "bin/read.txt": 0o640}
+    for name, mode in scripts.items():
+        path = tmp_path / "workspace" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\nstat -c '%n %A' bin/*\n")
+        path.chmod(mode)
+    (tmp_path / "workspace" / "train").symlink_to("bin/train.sh")
+    program = Entrypoint.from_binary("./train", [])
+    umask = os.umask(0o027)
+    try:
+        code, lines, _ = ended(start(address, tmp_path, "", program=program))
+    finally:
+        os.umask(umask)
+    assert (code, lines) == (0, ["bin/read.txt -rw-r-----", "bin/train.sh -rwxr-x---"])
 
 
 def test_a_failure_brings_the_last_lines_without_secrets(address: str, tmp_path: Path) -> None:

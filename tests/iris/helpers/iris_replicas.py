@@ -1,9 +1,11 @@
 """A replica started as Iris does, by a Python that has no Fray, and a controller for it."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,11 +56,11 @@ def start(address: str, folder: Path, code: str, **fields: Any) -> "subprocess.P
 
 def launch_of(address: str, folder: Path, code: str, **fields: Any) -> Any:
     """Return what the launch of a job of this code sends to Iris."""
-    (folder / "workspace").mkdir(parents=True)
+    (folder / "workspace").mkdir(parents=True, exist_ok=True)
     environment = create_environment(
         folder / "workspace", env_vars=fields.pop("env_vars", {}), pip_packages=fields.pop("packages", [])
     )
-    program = Entrypoint.from_binary("python", ["-c", code])
+    program = fields.pop("program", Entrypoint.from_binary("python", ["-c", code]))
     cluster: Any = create_cluster("iris", controller=address, user="ada")
     return cluster.launch_request(JobRequest("job", program, environment=environment, **fields))
 
@@ -70,6 +72,8 @@ def run_replica(
     work.mkdir(parents=True)
     for name, data in made.files.items():
         (work / name).write_bytes(data)
+    if made.bundle is not None:
+        zipfile.ZipFile(io.BytesIO(made.bundle)).extractall(work)  # as Iris's workers do, without modes
     variables = {
         "PATH": os.defpath,
         "IRIS_WORKDIR": str(work),

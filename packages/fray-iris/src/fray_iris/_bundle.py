@@ -1,9 +1,11 @@
 """The files of a workspace as Iris takes them along: one archive, in which there are files alone."""
 
 import io
+import stat
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from fray.backend import workspace_files
 
@@ -13,7 +15,14 @@ _NAMED = 5  # files in an error
 _GONE = (FileNotFoundError, NotADirectoryError)  # deleted since it was listed
 
 
-def zipped(workspace: Path) -> bytes:
+class Bundle(NamedTuple):
+    """An archive, and the names of its files that can be executed: Iris's workers unpack it without modes."""
+
+    archive: bytes
+    executables: list[str]
+
+
+def zipped(workspace: Path) -> Bundle:
     """Return the files of a workspace, those of a snapshot, as Iris's workers unpack them.
 
     Raises:
@@ -28,7 +37,8 @@ def zipped(workspace: Path) -> bytes:
                 raise ValueError(_too_large(workspace, files))
     if packed.tell() > _LIMIT:  # with its list of names
         raise ValueError(_too_large(workspace, files))
-    return packed.getvalue()
+    modes = {each.filename: each.external_attr >> 16 for each in archive.infolist()}
+    return Bundle(packed.getvalue(), [name for name, mode in modes.items() if mode & stat.S_IXUSR])
 
 
 def _add(archive: zipfile.ZipFile, packed: io.BytesIO, name: Path, path: Path) -> None:

@@ -16,7 +16,7 @@ from fray import UnsupportedError
 from fray.backend import FAMILY, Spec, invalid, path_in_copy, runner
 from fray.cluster import EnvironmentConfig, JobPlan, JobRequest, TpuConfig, redacted
 from fray_iris import _in_task
-from fray_iris._bundle import zipped
+from fray_iris._bundle import Bundle, zipped
 from fray_iris._in_task.words import HIDDEN_VARIABLE, PLAN
 from fray_iris._resources import constraints_to_iris, coscheduling_to_iris, resources_to_iris
 
@@ -149,8 +149,9 @@ def launch_of(
     files = {_REPLICA: replica_program(), _RUNNER: Path(runner.__file__).read_bytes()}
     if plan.payload is not None:
         files[_PAYLOAD] = plan.payload
-    files[PLAN] = json.dumps(_plan_file(request, plan, spec, variables, copied=copied)).encode()
-    return IrisLaunch(found, files, zipped(Path(plan.workspace)) if copied else None)
+    bundle = zipped(Path(plan.workspace)) if copied else None
+    files[PLAN] = json.dumps(_plan_file(request, plan, spec, variables, bundle)).encode()
+    return IrisLaunch(found, files, bundle and bundle.archive)
 
 
 def variables_of(given: Mapping[str, str]) -> dict[str, str]:
@@ -209,7 +210,7 @@ def _about(plan: JobPlan) -> dict[str, Any]:
 
 
 def _plan_file(
-    request: JobRequest, plan: JobPlan, spec: Spec, variables: Mapping[str, str], *, copied: bool
+    request: JobRequest, plan: JobPlan, spec: Spec, variables: Mapping[str, str], bundle: Bundle | None
 ) -> dict[str, Any]:
     environment = request.environment or EnvironmentConfig()
     workspace = Path(plan.workspace)
@@ -229,8 +230,9 @@ def _plan_file(
             "FRAY_CLUSTER_SPEC": str(spec),
         },
         "secrets": sorted(environment.env_vars),
-        "workspace": None if copied else os.fspath(workspace),
-        "paths": inside if copied else [],
+        "workspace": os.fspath(workspace) if bundle is None else None,
+        "paths": [] if bundle is None else inside,
+        "executables": [] if bundle is None else bundle.executables,
         "replicas": plan.replicas,
         "gang": list(plan.gang) if plan.gang is not None else None,
         "max_retries_failure": request.max_retries_failure,

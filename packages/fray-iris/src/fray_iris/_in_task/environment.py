@@ -1,5 +1,6 @@
 """What a replica finds: its variables, and whether what was requested is installed."""
 
+import contextlib
 import json
 import os
 import re
@@ -84,6 +85,18 @@ def check_environment(plan: "dict[str, Any]") -> None:
                 f"{requirement!r} was asked for and is not installed in the task: this worker of Iris "
                 "installs no packages, as those of a local Iris do not"
             ) from None
+
+
+def make_executable(plan: "dict[str, Any]", folder: str) -> None:
+    """Let files be executed that could be where they came from, by all who may read them.
+
+    Iris unpacks an archive without modes.
+    """
+    for name in plan["executables"]:
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError):  # the environment's setup removed it, or its folder is read-only
+            mode = os.stat(path).st_mode
+            os.chmod(path, mode | (mode & 0o444) >> 2)
 
 
 def with_controller(spec: str, address: str) -> str:

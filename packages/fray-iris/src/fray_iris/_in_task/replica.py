@@ -10,7 +10,12 @@ import threading
 import time
 
 from fray_iris._in_task.controller import Controller, CouldNotStart, last_said
-from fray_iris._in_task.environment import check_environment, environ_of, hidden_variables
+from fray_iris._in_task.environment import (
+    check_environment,
+    environ_of,
+    hidden_variables,
+    make_executable,
+)
 from fray_iris._in_task.lines import Lines
 from fray_iris._in_task.peers import Peers
 from fray_iris._in_task.tree import PAUSE, Tree, oom_kills, signal_name
@@ -120,6 +125,7 @@ class Replica:
 
     def _start(self) -> threading.Thread:
         check_environment(self.plan)
+        make_executable(self.plan, self.folder)
         notice = os.path.join(self.place, "notice")
         environ = environ_of(self.plan, self.folder, notice, self.index, self.controller)
         if self.plan["gang"]:
