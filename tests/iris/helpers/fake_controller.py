@@ -6,6 +6,7 @@ Messages are dicts whose items are attributes too, so that their JSON form is wh
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum
+from itertools import islice
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -52,7 +53,8 @@ class FakeController:
         self.jobs: dict[str, Message] = {}
         self.requests: dict[str, Message] = {}
         self.tasks: dict[str, list[Message]] = {}
-        self.logs: dict[str, list[str]] = {}
+        self.logs: dict[str, list[str | tuple[int, str]]] = {}  # lines, each with its time in milliseconds
+        self.served = 0  # lines
         self.endpoints: dict[str, Message] = {}
         self.lease: int | None = None  # milliseconds for which an endpoint is registered
         self.asked: list[str] = []
@@ -124,9 +126,18 @@ class FakeController:
         return Message()
 
     def on_fetch_logs(self, request: Message) -> Message:
-        lines = self.logs.get(request.source, [])
-        entries = [{"data": line, "timestamp": {"epoch_ms": 1}} for line in lines[request.cursor :]]
-        return Message(entries=entries, cursor=len(lines))
+        log = self.logs.get(request.source, [])
+        numbers = range(request.cursor, len(log))
+        wanted = (
+            (number, SimpleNamespace(data=line, timestamp=SimpleNamespace(epoch_ms=at)))
+            for number in (reversed(numbers) if request.tail else numbers)
+            for at, line in [log[number] if isinstance(log[number], tuple) else (1, log[number])]
+            if not request.since_ms or at > request.since_ms
+        )
+        found = sorted(islice(wanted, request.max_lines), key=lambda each: each[0])
+        self.served += len(found)
+        cursor = found[-1][0] + 1 if found else request.cursor
+        return Message(entries=[entry for _, entry in found], cursor=cursor)
 
 
 class Outage:

@@ -30,7 +30,8 @@ _OUTAGE, _LONGEST_PAUSE = 120.0, 5.0
 """Seconds for which a controller that has answered before may be away, and between two requests meanwhile."""
 _READS = ("get_", "list_", "fetch_")  # how the requests begin that change nothing
 _BYTES_A_SECOND = 1 << 19  # that a launch is given time for, beside what every request has
-_LINES = 5000  # of a log that are requested at once
+LINES = 5000
+"""Of a log that are requested at once."""
 
 
 class GoneError(KeyError):
@@ -146,12 +147,25 @@ class Iris:
 
     # --- logs ---
 
-    def log(self, key: str, cursor: int) -> tuple[list[tuple[int, str]], int]:
-        """Return lines of a log behind a cursor, each with its time in milliseconds, and the next cursor."""
+    def log(
+        self, key: str, cursor: int = 0, *, since: int = 0, last: int = 0
+    ) -> tuple[list[tuple[int, str]], int]:
+        """Return lines of a log, each with its time in milliseconds, and the cursor behind them.
+
+        Args:
+            cursor: Only lines behind it.
+            since: Only lines of a later time, in milliseconds; 0 for all.
+            last: So many lines before the end of the log; 0 for the first ones.
+        """
         logging_pb2 = _load("finelog.rpc.logging_pb2")
         _, logs = self._clients()
         request = logging_pb2.FetchLogsRequest(
-            source=key, match_scope=logging_pb2.MATCH_SCOPE_EXACT, cursor=cursor, max_lines=_LINES
+            source=key,
+            match_scope=logging_pb2.MATCH_SCOPE_EXACT,
+            cursor=cursor,
+            since_ms=since,
+            max_lines=last or LINES,
+            tail=bool(last),
         )
         answer = self._called("fetch_logs", lambda: logs.fetch_logs(request))
         lines = [(int(entry.timestamp.epoch_ms), str(entry.data)) for entry in answer.entries]
