@@ -158,6 +158,13 @@ ENDS: dict[str, tuple[str, str, int, dict[str, Any], tuple[JobStatus, ExitReason
         {},
         (JobStatus.STOPPED, ExitReason.STOPPED, None),
     ),
+    "a peer failed for good": (
+        "COSCHED_FAILED",
+        "",
+        0,
+        {},
+        (JobStatus.STOPPED, ExitReason.STOPPED, None),
+    ),
     "no worker": ("UNSCHEDULABLE", "timeout", 0, {}, (JobStatus.FAILED, ExitReason.COULD_NOT_START, None)),
     "it runs": ("RUNNING", "", 0, {}, (JobStatus.RUNNING, None, None)),
     "it is built": ("BUILDING", "", 0, {}, (JobStatus.PENDING, None, None)),
@@ -235,6 +242,31 @@ def test_a_gang_whose_tasks_are_all_lost_has_ended_though_iris_says_it_runs() ->
         job_info(JobId("job-1"), job, [lost, {**lost, "task_id": "/ada/job-1/1"}], {}).status
         is JobStatus.FAILED
     )
+
+
+@pytest.mark.parametrize("state", ["TASK_STATE_EVICTED", 17], ids=["by name", "by number"])
+def test_a_state_that_a_later_iris_has_added_is_an_end_where_iris_says_so(state: Any) -> None:
+    def status(**fields: Any) -> tuple[JobStatus, ExitReason | None]:
+        task = {"task_id": "/ada/job/0", "state": state, "attempts": [fields | {"state": state}]}
+        found = task_status(task)
+        return found.status, found.reason
+
+    assert status() == (JobStatus.RUNNING, None)
+    time = {"epoch_ms": "1700000009000"}
+    assert status(finished_at=time) == (JobStatus.FAILED, ExitReason.LOST)
+    earlier = [{"attempt_id": 0, "state": state}, attempt(1, "RUNNING")]
+    found = task_status({"task_id": "/ada/job/0", "state": "TASK_STATE_RUNNING", "attempts": earlier})
+    assert (found.status, found.previous[0].status) == (JobStatus.RUNNING, JobStatus.FAILED)
+    said = 'fray-replica-ended {"reason": "exited", "exit_code": 3, "message": "m"}'
+    assert status(finished_at=time, error=said) == (JobStatus.FAILED, ExitReason.EXITED)
+
+    task = {"task_id": "/ada/job-1/0", "state": state, "attempts": [{"state": state}]}
+    job = {"state": "JOB_STATE_EVICTED", "finished_at": time}
+    info = job_info(JobId("job-1"), job, [task], {})
+    assert (info.status, info.tasks[0].status) == (JobStatus.FAILED, JobStatus.FAILED)
+    assert info.error_message is not None
+    assert str(state) in info.error_message
+    assert not job_info(JobId("job-1"), {"state": "JOB_STATE_NEW"}, [task], {}).finished
 
 
 def test_what_a_replica_says_of_itself_is_read_from_its_error_and_its_status() -> None:

@@ -19,7 +19,9 @@ ENDED_JOBS = {
     "JOB_STATE_WORKER_FAILED": JobStatus.FAILED,
     "JOB_STATE_UNSCHEDULABLE": JobStatus.FAILED,
 }
+_UNENDED_JOBS = frozenset(f"JOB_STATE_{word}" for word in ("UNSPECIFIED", "PENDING", "BUILDING", "RUNNING"))
 _WAITING = frozenset({"TASK_STATE_PENDING", "TASK_STATE_ASSIGNED", "TASK_STATE_BUILDING"})
+_BEGUN = frozenset({"", "TASK_STATE_UNSPECIFIED", "TASK_STATE_RUNNING"})
 _LOST = frozenset({"TASK_STATE_WORKER_FAILED", "TASK_STATE_PREEMPTED"})
 _SUCCEEDED = "TASK_STATE_SUCCEEDED"
 _PEER = "Coscheduled sibling"  # how Iris begins the error of a task that it ended with another of its gang
@@ -38,26 +40,38 @@ class Ended(NamedTuple):
     message: str | None = None
 
 
-def how_it_ended(state: str, error: str, exit_code: int, report: Mapping[str, Any]) -> Ended:
-    """Translate the end of an attempt; the replica's own report wins over Iris's state."""
-    ended = _as_iris_says(state, error, exit_code)
-    if not report or state not in ("TASK_STATE_FAILED", "TASK_STATE_KILLED"):
+def how_it_ended(
+    state: str, error: str, exit_code: int, report: Mapping[str, Any], *, over: bool = False
+) -> Ended:
+    """Translate the end of an attempt; the replica's own report wins over Iris's state.
+
+    Args:
+        over: Whether it has ended, by other words of Iris than its state, which a later Iris may have added.
+    """
+    ended = _as_iris_says(state, error, exit_code, over=over)
+    told = ("TASK_STATE_FAILED", "TASK_STATE_KILLED")
+    if not report or (state not in told and ended.reason is not ExitReason.LOST):
         return ended
     message = _text(report.get("message"))
     return _reported(report, message) or ended._replace(message=message or ended.message)
 
 
-def _as_iris_says(state: str, error: str, exit_code: int) -> Ended:
+def _as_iris_says(state: str, error: str, exit_code: int, *, over: bool) -> Ended:
     if state == "TASK_STATE_SUCCEEDED":
         return Ended(JobStatus.SUCCEEDED, ExitReason.EXITED, 0)
     if state == "TASK_STATE_FAILED":
         return _failed(error, exit_code)
+    if state == "TASK_STATE_COSCHED_FAILED":
+        return Ended(JobStatus.STOPPED, ExitReason.STOPPED, None, error or "another of its gang failed")
     if state == "TASK_STATE_KILLED" or error.startswith(_PEER):
         return Ended(JobStatus.STOPPED, ExitReason.STOPPED, None, error or None)
     if state in ("TASK_STATE_WORKER_FAILED", "TASK_STATE_PREEMPTED"):
         return Ended(JobStatus.FAILED, ExitReason.PREEMPTED, None, error or "its worker was taken away")
     if state == "TASK_STATE_UNSCHEDULABLE":
         return Ended(JobStatus.FAILED, ExitReason.COULD_NOT_START, None, error or "no worker could run it")
+    if over and state not in _WAITING | _BEGUN:
+        unknown = f"it ended with Iris's state {state}, which this version of fray-iris does not know"
+        return Ended(JobStatus.FAILED, ExitReason.LOST, None, f"{unknown}: {error}" if error else unknown)
     return Ended(JobStatus.PENDING if state in _WAITING else JobStatus.RUNNING)
 
 
@@ -93,14 +107,21 @@ def _failed(error: str, exit_code: int) -> Ended:
     return Ended(JobStatus.FAILED, ExitReason.COULD_NOT_START, None, error or "it could not be started")
 
 
-def task_status(task: Mapping[str, Any]) -> TaskStatus:
-    """Translate a task with its attempts."""
+def task_status(task: Mapping[str, Any], *, over: bool = False) -> TaskStatus:
+    """Translate a task with its attempts.
+
+    Args:
+        over: Whether its job has ended.
+    """
     replica = IrisTask.parse(task["task_id"]).replica
     said = state_of(task.get("status_text_summary_md", ""))
     attempts = list(task.get("attempts", ()))
-    shown = [_attempt(replica, attempt, said) for attempt in attempts]
-    ended = how_it_ended(task.get("state", ""), task.get("error", ""), int(task.get("exit_code", 0)), {})
+    earlier = [_attempt(replica, attempt, said, over=True) for attempt in attempts[:-1]]
+    shown = [*earlier, *(_attempt(replica, attempt, said, over=over) for attempt in attempts[-1:])]
     if not shown:
+        over = over or seconds_of(task.get("finished_at")) is not None
+        code = int(task.get("exit_code", 0))
+        ended = how_it_ended(task.get("state", ""), task.get("error", ""), code, {}, over=over)
         return TaskStatus(
             replica=replica, status=ended.status, reason=ended.reason, error_message=ended.message
         )
@@ -111,7 +132,7 @@ def task_status(task: Mapping[str, Any]) -> TaskStatus:
     return _with(latest, previous=previous)
 
 
-def _attempt(replica: int, attempt: Mapping[str, Any], said: Mapping[str, Any]) -> TaskStatus:
+def _attempt(replica: int, attempt: Mapping[str, Any], said: Mapping[str, Any], *, over: bool) -> TaskStatus:
     number = int(attempt.get("attempt_id", 0))
     of_this = said if said.get("attempt") == number else {}
     error = attempt.get("error", "")
@@ -119,7 +140,9 @@ def _attempt(replica: int, attempt: Mapping[str, Any], said: Mapping[str, Any]) 
     report = end_of(error) or (said_end if isinstance(said_end, Mapping) else {})
     ports = of_this.get("ports")
     known_ports = ports.items() if isinstance(ports, Mapping) else ()
-    ended = how_it_ended(attempt.get("state", ""), error, int(attempt.get("exit_code", 0)), report)
+    finished_at, code = seconds_of(attempt.get("finished_at")), int(attempt.get("exit_code", 0))
+    over = over or finished_at is not None
+    ended = how_it_ended(attempt.get("state", ""), error, code, report, over=over)
     return TaskStatus(
         replica=replica,
         status=ended.status,
@@ -128,7 +151,7 @@ def _attempt(replica: int, attempt: Mapping[str, Any], said: Mapping[str, Any]) 
         reason=ended.reason,
         error_message=ended.message,
         started_at=seconds_of(attempt.get("started_at")),
-        finished_at=seconds_of(attempt.get("finished_at")),
+        finished_at=finished_at,
         ports={name: port for name, port in known_ports if _is_int(port)},
     )
 
@@ -137,12 +160,23 @@ def _with(task: TaskStatus, **changes: Any) -> TaskStatus:
     return TaskStatus(**{name: getattr(task, name) for name in task.__dataclass_fields__} | changes)
 
 
+def end_of_job(job: Mapping[str, Any]) -> JobStatus | None:
+    """Return how a job ended; None while it has not.
+
+    A state that a later Iris has added is one of a failure, where the job has a time of its end.
+    """
+    state = job.get("state") or "JOB_STATE_UNSPECIFIED"
+    if state in ENDED_JOBS or state in _UNENDED_JOBS or seconds_of(job.get("finished_at")) is None:
+        return ENDED_JOBS.get(state)
+    return JobStatus.FAILED
+
+
 def is_settled(job: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], now: float | None = None) -> bool:
     """Whether a job has ended, and its workers have confirmed the end of the latest attempts.
 
     Iris writes the end of a job down before its workers have ended the processes.
     """
-    if job.get("state") not in ENDED_JOBS:
+    if end_of_job(job) is None:
         return False
     unconfirmed = [
         attempt
@@ -172,7 +206,7 @@ def _as_it_ended(job: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]]) -> 
     Of a gang that lost a worker and may not start again Iris ends the last tasks, and leaves the job running.
     """
     states = {task.get("state", "") for task in tasks}
-    if job.get("state") in ENDED_JOBS or not states & _LOST or not states <= _LOST | {_SUCCEEDED}:
+    if end_of_job(job) is not None or not states & _LOST or not states <= _LOST | {_SUCCEEDED}:
         return job
     times = [attempt.get("finished_at") for task in tasks for attempt in task.get("attempts", ())]
     last = max(filter(seconds_of, times), key=lambda time_: seconds_of(time_) or 0.0, default=None)
@@ -206,7 +240,8 @@ def job_info(
         now: Seconds since the epoch.
     """
     job = _as_it_ended(job, tasks)
-    shown = sorted(map(task_status, tasks), key=lambda task: task.replica)
+    over = end_of_job(job) is not None
+    shown = sorted((task_status(task, over=over) for task in tasks), key=lambda task: task.replica)
     status = _status(job, shown, settled=is_settled(job, tasks, now))
     pending = job.get("pending_reason") or "a worker" if status is JobStatus.PENDING else None
     started = [task.started_at for each in shown for task in (*each.previous, each) if task.started_at]
@@ -225,14 +260,14 @@ def job_info(
 
 
 def _status(job: Mapping[str, Any], tasks: Sequence[TaskStatus], *, settled: bool) -> JobStatus:
-    state = job.get("state", "")
-    if settled:
+    end = end_of_job(job)
+    if settled and end is not None:
         stopped = any(task.status is JobStatus.STOPPED for task in tasks)
         if stopped and not any(task.status is JobStatus.FAILED for task in tasks):
             return JobStatus.STOPPED  # what was asked to end ends with a code, and Iris calls that a failure
-        return ENDED_JOBS[state]
+        return end
     begun = any(task.attempt > 1 or task.status is not JobStatus.PENDING for task in tasks)
-    return JobStatus.RUNNING if begun or (state in ENDED_JOBS and tasks) else JobStatus.PENDING
+    return JobStatus.RUNNING if begun or (end is not None and tasks) else JobStatus.PENDING
 
 
 def _message(job: Mapping[str, Any], tasks: Sequence[TaskStatus]) -> str:
@@ -241,7 +276,7 @@ def _message(job: Mapping[str, Any], tasks: Sequence[TaskStatus]) -> str:
         if task.status is JobStatus.FAILED and task.error_message:
             message = task.error_message
             return message if message.startswith("replica ") else f"replica {task.replica}: {message}"
-    return str(job.get("error") or "Iris says no more")
+    return str(job.get("error") or f"Iris says {job.get('state')}, and no more")
 
 
 def seconds_of(time_: Any) -> float | None:

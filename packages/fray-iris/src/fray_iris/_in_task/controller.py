@@ -18,7 +18,7 @@ _SERVICE = "/iris.cluster.ControllerService/"
 _PATIENCE, _LOOKS_FOR = 30.0, 5.0  # seconds that a request, and a look at this task, may take
 _AWAY = (408, 429)  # of the codes by which a server refuses: too late, and too often
 _OVER = ("TASK_STATE_SUCCEEDED", "TASK_STATE_FAILED", "TASK_STATE_KILLED", "TASK_STATE_WORKER_FAILED",
-         "TASK_STATE_UNSCHEDULABLE", "TASK_STATE_PREEMPTED")  # fmt: skip
+         "TASK_STATE_UNSCHEDULABLE", "TASK_STATE_PREEMPTED", "TASK_STATE_COSCHED_FAILED")  # fmt: skip
 
 
 class CouldNotStart(Exception):  # noqa: N818 - how an attempt ends
