@@ -23,6 +23,7 @@ class Code(Enum):
     RESOURCE_EXHAUSTED = 7
     UNAUTHENTICATED = 8
     PERMISSION_DENIED = 9
+    UNIMPLEMENTED = 10
 
 
 class ConnectError(Exception):
@@ -45,6 +46,11 @@ class Message(dict[str, Any]):
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
 
+    def CopyFrom(self, other: "Message") -> None:
+        """Be like another message."""
+        self.clear()
+        self.update(other)
+
 
 class FakeController:
     """Keeps jobs, tasks, logs and endpoints, and does nothing with them."""
@@ -55,6 +61,7 @@ class FakeController:
         self.tasks: dict[str, list[Message]] = {}
         self.logs: dict[str, list[str | tuple[int, str]]] = {}  # lines, each with its time in milliseconds
         self.served = 0  # lines
+        self.lacks: set[str] = set()  # messages, fields and requests that the installed build has not
         self.endpoints: dict[str, Message] = {}
         self.lease: int | None = None  # milliseconds for which an endpoint is registered
         self.asked: list[str] = []
@@ -125,6 +132,9 @@ class FakeController:
         self.endpoints.pop(request.endpoint_id, None)
         return Message()
 
+    def on_get_auth_info(self, request: Message) -> Message:
+        return Message(provider="")
+
     def on_fetch_logs(self, request: Message) -> Message:
         log = self.logs.get(request.source, [])
         numbers = range(request.cursor, len(log))
@@ -179,17 +189,36 @@ def modules(controller: FakeController) -> dict[str, ModuleType]:
     def client(**_: Any) -> Any:
         return _Client(controller)
 
+    messages = _Messages(controller)
     entrypoint = SimpleNamespace(from_command=lambda *words: words)
+
+    class EnvironmentSpec:
+        def __init__(self, **fields: Any) -> None:
+            self._fields = fields
+
+        def to_proto(self) -> Message:
+            fields = {**self._fields, "env_vars": {**self._fields["env_vars"], "HF_TOKEN": "of this machine"}}
+            if "pip_packages" in controller.lacks:
+                scripts = [f"install {fields.pop('pip_packages')} {fields.pop('extras')}"]
+                return messages.EnvironmentConfig(**fields, setup_scripts=scripts)
+            return messages.EnvironmentConfig(**fields)
+
     found: dict[str, dict[str, Any]] = {
         "connectrpc.errors": {"ConnectError": ConnectError},
         "connectrpc.code": {"Code": Code},
-        "google.protobuf.json_format": {"ParseDict": _parsed, "MessageToDict": lambda message, **_: message},
-        "iris.rpc.controller_pb2": {"Controller": _Messages()},
+        "google.protobuf.json_format": {
+            "ParseDict": _parsed,
+            "ParseError": ValueError,
+            "MessageToDict": lambda message, **_: message,
+        },
+        "iris.rpc.controller_pb2": {"Controller": messages},
+        "iris.rpc.job_pb2": {"__getattr__": messages.__getattr__},
         "iris.rpc.controller_connect": {"ControllerServiceClientSync": client},
         "finelog.rpc.logging_connect": {"LogServiceClientSync": client},
         "finelog.rpc.logging_pb2": {"FetchLogsRequest": Message, "MATCH_SCOPE_EXACT": 1},
         "iris.version": {"client_revision_date": lambda: "2026-11-20"},
-        "iris.cluster.types": {"Entrypoint": entrypoint},
+        "iris.cluster.types": {"Entrypoint": entrypoint, "EnvironmentSpec": EnvironmentSpec},
+        "iris.cluster.client": {"resolve_job_user": lambda: "ada"},
         "iris.cluster.runtime.entrypoint": {
             "build_runtime_entrypoint": lambda *_: SimpleNamespace(setup_commands=[])
         },
@@ -202,10 +231,18 @@ def modules(controller: FakeController) -> dict[str, ModuleType]:
 
 
 class _Messages:
-    """All kinds of messages: there is one."""
+    """All kinds of messages, with all fields but those that the build lacks."""
+
+    def __init__(self, controller: FakeController) -> None:
+        self._controller = controller
 
     def __getattr__(self, name: str) -> type[Message]:
-        return Message
+        if name in self._controller.lacks:
+            raise AttributeError(name)
+        return type(name, (Message,), {"DESCRIPTOR": SimpleNamespace(fields_by_name=self)})
+
+    def __contains__(self, field: str) -> bool:
+        return field not in self._controller.lacks
 
 
 class _Client:
@@ -213,6 +250,8 @@ class _Client:
         self._controller = controller
 
     def __getattr__(self, method: str) -> Any:
+        if method in self._controller.lacks:
+            raise AttributeError(method)
         return lambda request, timeout_ms=None: self._controller.call(method, request, timeout_ms)
 
     def close(self) -> None:
@@ -229,4 +268,5 @@ def _parsed(values: Mapping[str, Any], message: Message) -> Message:
     message.update(Message(**values))
     if "entrypoint" in message:  # what is set inside of it
         message.entrypoint.update(workdir_files={}, setup_commands=[])
+        message.environment = Message()
     return message

@@ -1,16 +1,20 @@
 """The only file that imports Iris: its controller, called with Iris's messages, answered with plain values.
 
 Messages are handed over and taken in their JSON form, with the names of Iris's `.proto` files. So what is
-requested and what is answered can be read without Iris, and a field that another version of it has does no
-harm.
+requested and what is answered can be read without Iris. Builds of Iris differ: a field that only the answers
+of another build have does no harm, and a field without a value is left out of a request where the installed
+build has none of its name. What a request needs and the build lacks is refused before anything is sent.
 """
 
+import contextlib
 import importlib
 import os
+import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from typing import Any
 
@@ -75,25 +79,22 @@ class Iris:
 
         Raises:
             AlreadyThere: There is one of that name.
-            UnsupportedError: Iris says that no worker it could ever have fits.
+            UnsupportedError: Iris says that no worker it could ever have fits, or the installed build of it
+                cannot request this.
         """
-        messages = _load("iris.rpc.controller_pb2").Controller
-        message = _parsed(request, messages.LaunchJobRequest())
+        message = _launch_request(request)
         for name, data in files.items():
             message.entrypoint.workdir_files[name] = data
-        _add_setup(message)
         if bundle is not None:
             message.bundle_blob = bundle
-        message.client_revision_date = _revision_date()
         size = sum(map(len, files.values())) + len(bundle or b"")
         timeout = self._timeout + size / _BYTES_A_SECOND
         return str(self._ask("launch_job", message, timeout=timeout).job_id)
 
     def status(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
         """Return a job's status and the request that it was launched with; None where there is none."""
-        messages = _load("iris.rpc.controller_pb2").Controller
         try:
-            answer = self._ask("get_job_status", messages.GetJobStatusRequest(job_id=name))
+            answer = self._ask("get_job_status", _message("GetJobStatusRequest", job_id=name))
         except GoneError:
             return None
         return _plain(answer.job), _plain(answer.request)
@@ -107,37 +108,36 @@ class Iris:
         Raises:
             GoneError: There is no such job.
         """
-        messages = _load("iris.rpc.controller_pb2").Controller
-        listed = self._ask("list_tasks", messages.ListTasksRequest(job_id=name)).tasks
+        listed = self._ask("list_tasks", _message("ListTasksRequest", job_id=name)).tasks
         found = []
         for task in listed:
             if whole and any(attempt.attempt_id for attempt in task.attempts):
-                request = messages.GetTaskStatusRequest(task_id=task.task_id)
+                request = _message("GetTaskStatusRequest", task_id=task.task_id)
                 task = self._ask("get_task_status", request).task
             found.append(_plain(task))
         return found
 
     def jobs(self, prefix: str) -> list[Mapping[str, Any]]:
         """Return the status of every job whose name begins so, without its tasks."""
-        messages = _load("iris.rpc.controller_pb2").Controller
         found: list[Mapping[str, Any]] = []
         while True:
-            query = messages.JobQuery(job_id_prefix=prefix, offset=len(found), limit=_PAGE)
-            answer = self._ask("list_jobs", messages.ListJobsRequest(query=query))
+            query = _message("JobQuery", job_id_prefix=prefix, offset=len(found), limit=_PAGE)
+            answer = self._ask("list_jobs", _message("ListJobsRequest", query=query))
             found += [_plain(job) for job in answer.jobs]
             if not answer.has_more or not answer.jobs:
                 return found
 
     def terminate(self, name: str) -> None:
         """End a job and all below it, at once."""
-        messages = _load("iris.rpc.controller_pb2").Controller
-        self._ask("terminate_job", messages.TerminateJobRequest(job_id=name))
+        self._ask("terminate_job", _message("TerminateJobRequest", job_id=name))
 
     def execute(self, task: str, command: Sequence[str], timeout: float) -> int | None:
         """Run a command in the container of a task; None where that was not possible."""
-        messages = _load("iris.rpc.controller_pb2").Controller
-        request = messages.ExecInContainerRequest(
-            task_id=task, command=list(command), timeout_seconds=max(1, round(timeout))
+        request = _message(
+            "ExecInContainerRequest",
+            task_id=task,
+            command=list(command),
+            timeout_seconds=max(1, round(timeout)),
         )
         try:
             answer = self._ask("exec_in_container", request, timeout=timeout + self._timeout)
@@ -175,8 +175,7 @@ class Iris:
 
     def register(self, endpoint: Mapping[str, Any]) -> str:
         """Register an endpoint of a task's attempt for as long as this process lives; returns its id."""
-        messages = _load("iris.rpc.controller_pb2").Controller
-        message = _parsed(endpoint, messages.RegisterEndpointRequest())
+        message = _parsed("RegisterEndpointRequest", endpoint)
         if hasattr(message, "endpoint_id"):  # older versions of Iris have no such field
             message.endpoint_id = str(uuid.uuid4())  # so that a second try registers it no second time
         answer = self._ask("register_endpoint", message)
@@ -188,8 +187,7 @@ class Iris:
     def unregister(self, endpoint_id: str) -> None:
         """Remove an endpoint."""
         self._leases.drop(endpoint_id)
-        messages = _load("iris.rpc.controller_pb2").Controller
-        self._ask("unregister_endpoint", messages.UnregisterEndpointRequest(endpoint_id=endpoint_id))
+        self._ask("unregister_endpoint", _message("UnregisterEndpointRequest", endpoint_id=endpoint_id))
 
     def endpoints(self, prefix: str, *, exact: bool = False, patient: bool = True) -> list[Mapping[str, Any]]:
         """Return the endpoints whose names begin so, or are this.
@@ -197,23 +195,26 @@ class Iris:
         Args:
             patient: Whether to wait for a controller that has answered before, and is away.
         """
-        messages = _load("iris.rpc.controller_pb2").Controller
-        request = messages.ListEndpointsRequest(prefix=prefix, exact=exact)
+        request = _message("ListEndpointsRequest", prefix=prefix, exact=exact)
         answer = self._ask("list_endpoints", request, patient=patient)
         return [_plain(endpoint) for endpoint in answer.endpoints]
 
     def workers(self) -> list[Mapping[str, Any]]:
         """Return the workers that the controller knows."""
-        messages = _load("iris.rpc.controller_pb2").Controller
-        return [_plain(worker) for worker in self._ask("list_workers", messages.ListWorkersRequest()).workers]
+        return [
+            _plain(worker) for worker in self._ask("list_workers", _message("ListWorkersRequest")).workers
+        ]
 
     def user(self) -> str:
-        """Return the user: as the controller reports it, where it authenticates; else as Iris finds it."""
-        job_pb2 = _load("iris.rpc.job_pb2")
-        provider = self._ask("get_auth_info", job_pb2.GetAuthInfoRequest()).provider
-        if provider:
-            return str(self._ask("get_current_user", job_pb2.GetCurrentUserRequest()).user_id)
-        return str(_load("iris.cluster.client").resolve_job_user())
+        """Return the user: as the controller reports it, where it authenticates; else as Iris finds it.
+
+        Later builds of Iris have no such request, and name jobs by the user that Iris finds.
+        """
+        auth_info = getattr(_load("iris.rpc.job_pb2"), "GetAuthInfoRequest", None)
+        if auth_info is not None and self._ask("get_auth_info", auth_info()).provider:
+            request = _named("iris.rpc.job_pb2", "GetCurrentUserRequest")()
+            return str(self._ask("get_current_user", request).user_id)
+        return str(_named("iris.cluster.client", "resolve_job_user")())
 
     # --- requests ---
 
@@ -255,7 +256,10 @@ class Iris:
     def _ask(self, method: str, request: Any, timeout: float | None = None, *, patient: bool = True) -> Any:
         controller, _ = self._clients()
         limit = {} if timeout is None else {"timeout_ms": int(timeout * 1000)}
-        return self._called(method, lambda: getattr(controller, method)(request, **limit), patient=patient)
+        send = getattr(controller, method, None)
+        if send is None:
+            raise _lacks(f"no request {method}")
+        return self._called(method, lambda: send(request, **limit), patient=patient)
 
     def _called(self, method: str, call: Callable[[], Any], *, patient: bool = True) -> Any:
         errors, code = _load("connectrpc.errors"), _load("connectrpc.code").Code
@@ -311,6 +315,11 @@ class Iris:
             )
         if error.code is code.FAILED_PRECONDITION and "unschedulable" in message:
             return UnsupportedError(f"no worker of {self.controller} could ever run this: {message}")
+        if error.code is code.UNIMPLEMENTED and self._answered:  # else it may be no controller of Iris
+            return UnsupportedError(
+                f"the Iris controller {self.controller} does not know the request {method}: it is of another "
+                f"date than {_build()}, which is installed: install the one that its owner gives out now"
+            )
         if error.code in (code.INVALID_ARGUMENT, code.RESOURCE_EXHAUSTED):
             return ValueError(f"Iris refuses this ({method}): {message}")
         if error.code in (code.UNAUTHENTICATED, code.PERMISSION_DENIED):
@@ -331,11 +340,114 @@ def _load(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        top = module.partition(".")[0]
+        if error.name == module and sys.modules.get(top) is not None:  # Iris is there, and has it no more
+            raise _lacks(f"no module {module}") from error
         raise ImportError(f"{_INSTALL} [{error}]") from error
 
 
-def _parsed(values: Mapping[str, Any], message: Any) -> Any:
-    return _load("google.protobuf.json_format").ParseDict(dict(values), message)
+def _named(module: str, name: str) -> Any:
+    """Return what a module of Iris calls so.
+
+    Raises:
+        UnsupportedError: The installed build of Iris has none such.
+    """
+    found = getattr(_load(module), name, None)
+    if found is None:
+        raise _lacks(f"no {name} in {module}")
+    return found
+
+
+def _message(kind: str, /, **fields: Any) -> Any:
+    """Make a message of the controller.
+
+    Raises:
+        UnsupportedError: The installed build of Iris has no such message, or lacks one of the fields.
+    """
+    make = getattr(_named("iris.rpc.controller_pb2", "Controller"), kind, None)
+    if make is None:
+        raise _lacks(f"no message {kind}")
+    _check_fields(make, kind, fields)
+    return make(**fields)
+
+
+def _parsed(kind: str, values: Mapping[str, Any]) -> Any:
+    """Make a message of its JSON form; a field without a value is left out where the build has none.
+
+    Raises:
+        UnsupportedError: The installed build of Iris lacks a field that has a value.
+    """
+    json_format, message = _load("google.protobuf.json_format"), _message(kind)
+    _check_fields(message, kind, (name for name, value in values.items() if value))
+    known = {name: value for name, value in values.items() if _has_field(message, name)}
+    try:
+        return json_format.ParseDict(known, message)
+    except json_format.ParseError as error:
+        raise _lacks(f"no {kind} as it is requested ({error})") from error
+
+
+def _check_fields(message: Any, kind: str, names: Iterable[str]) -> None:
+    for name in names:
+        if not _has_field(message, name):
+            raise _lacks(f"no field {name} in {kind}")
+
+
+def _has_field(message: Any, name: str) -> bool:
+    """Whether the installed build has a field, by a message of its kind, or by the kind itself."""
+    return name in message.DESCRIPTOR.fields_by_name
+
+
+def _launch_request(request: Mapping[str, Any]) -> Any:
+    """Make the request of a launch, with the environment and its setup as the installed build has them."""
+    rest = {name: value for name, value in request.items() if name != "environment"}
+    message = _parsed("LaunchJobRequest", rest)
+    message.environment.CopyFrom(_environment(request["environment"]))
+    command = _named("iris.cluster.types", "Entrypoint").from_command(*message.entrypoint.run_command.argv)
+    made = _named("iris.cluster.runtime.entrypoint", "build_runtime_entrypoint")(command, message.environment)
+    message.entrypoint.setup_commands[:] = made.setup_commands
+    if _has_field(message, "client_revision_date"):
+        message.client_revision_date = _revision_date()
+    return message
+
+
+def _environment(wanted: Mapping[str, Any]) -> Any:
+    """Make the environment of a job by Iris's own builder: each build renders it in fields of its own.
+
+    The builder adds variables of this machine, tokens among them; a job gets those of its request alone.
+    """
+    variables, python = wanted["env_vars"], wanted["python_version"]
+    spec = _named("iris.cluster.types", "EnvironmentSpec")(
+        pip_packages=wanted["pip_packages"], env_vars=variables, extras=wanted["extras"]
+    )
+    if not hasattr(spec, "to_proto"):
+        raise _lacks("no EnvironmentSpec.to_proto, which makes the environment of a job")
+    made = spec.to_proto()
+    made.env_vars.clear()
+    made.env_vars.update(variables)
+    if _has_field(made, "python_version"):
+        made.python_version = python
+    elif python != f"{sys.version_info.major}.{sys.version_info.minor}":
+        raise _lacks(
+            f"no environments of another Python than the launcher's, and python={python!r} is requested"
+        )
+    return made
+
+
+def _lacks(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{_build()}, which is installed, has {what}: request no such thing, or install a build that has it, "
+        "and that your controller accepts"
+    )
+
+
+def _build() -> str:
+    """Name the installed build of Iris."""
+    number = date = ""
+    with contextlib.suppress(PackageNotFoundError):
+        number = version("marin-iris")
+    with contextlib.suppress(ImportError, AttributeError):
+        date = importlib.import_module("iris.version").client_revision_date()
+    return f"marin-iris {number or 'of no known version'} (built {date or 'on no known date'})"
 
 
 def _plain(message: Any) -> Mapping[str, Any]:
@@ -348,12 +460,3 @@ def _plain(message: Any) -> Mapping[str, Any]:
 def _revision_date() -> str:
     """The date of this build of Iris, which its controller requests."""
     return str(_load("iris.version").client_revision_date())
-
-
-def _add_setup(message: Any) -> None:
-    """Add what Iris runs in a container before the command: it makes the environment of the bundle."""
-    types = _load("iris.cluster.types")
-    made = _load("iris.cluster.runtime.entrypoint").build_runtime_entrypoint(
-        types.Entrypoint.from_command(*message.entrypoint.run_command.argv), message.environment
-    )
-    message.entrypoint.setup_commands[:] = made.setup_commands
