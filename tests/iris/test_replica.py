@@ -6,9 +6,10 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Semaphore
+from typing import Any, ClassVar
 
 import pytest
-from iris_replicas import PATIENCE, Controller, ended, serving, start
+from iris_replicas import PATIENCE, Controller, ended, launch_of, run_replica, serving, start
 
 from fray.cluster import Entrypoint, ResourceConfig
 
@@ -209,6 +210,47 @@ def test_a_replica_that_failed_waits_for_another_that_was_started_again(tmp_path
         other_ended.set()
         code_, _, end = ended(process)
     assert (code_, end["reason"]) == (3, "exited")
+
+
+class WithoutTexts(Controller):
+    """A controller of builds that keep no text of a task's status, with the tasks of one job."""
+
+    states: dict[str, str]
+    endpoints: dict[str, Any]
+
+    def answer(self) -> None:
+        method, request = self.path.rpartition("/")[2], json.loads(self.body)
+        if method == "SetTaskStatusText":
+            self.send_error(404)
+            return
+        if method == "RegisterEndpoint":
+            self.endpoints[request.get("endpointId", request["name"])] = request
+        tasks = [{"taskId": task, "state": f"TASK_STATE_{state}"} for task, state in self.states.items()]
+        found = [each for each in self.endpoints.values() if each["name"] == request.get("prefix")]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"tasks": tasks, "endpoints": found}).encode())
+
+
+@pytest.mark.parametrize("gang", [False, True], ids=["both fail for good", "a gang succeeds"])
+def test_replicas_find_each_other_s_ends_where_a_status_has_no_text(tmp_path: Path, gang: bool) -> None:
+    class Iris(WithoutTexts):
+        states: ClassVar = {}
+        endpoints: ClassVar = {}
+
+    with serving(Iris) as address:
+        code = "import sys; sys.exit(int(sys.argv[1]))"
+        program = Entrypoint.from_binary("python", ["-c", code, "0" if gang else "3"])
+        resources = ResourceConfig(replicas=2)
+        made = launch_of(address, tmp_path, "", program=program, resources=resources, gang=gang)
+        Iris.states |= {f"{made.request['name']}/{number}": "RUNNING" for number in range(2)}
+        replicas = [run_replica(made, address, tmp_path / str(number), number, 0) for number in range(2)]
+        try:
+            codes = [ended(replica)[0] for replica in replicas]
+        finally:
+            for replica in replicas:
+                replica.kill()
+    assert codes == ([0, 0] if gang else [3, 3])
 
 
 def test_a_controller_that_authenticates_is_shown_the_token_of_the_request(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 from fray.backend import FAMILY
 from fray.cluster import Endpoint, JobId
 from fray_iris._ids import IrisTask, iris_name, job_id_of, root_of
+from fray_iris._in_task.words import SAID
 
 _DETAILS = "fray"  # the key of Iris's metadata under which ours is
-_INTERNAL = ("fray-meeting", "fray-actor")  # what we register for ourselves, as the last part of a name
+_INTERNAL = ("fray-meeting", "fray-actor", SAID)  # what we register for ourselves, as the last part of a name
 
 
 def registration(user: str, endpoint: Endpoint, task: IrisTask) -> dict[str, Any]:

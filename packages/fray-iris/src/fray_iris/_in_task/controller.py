@@ -6,8 +6,9 @@ import os
 import time
 import urllib.error
 import urllib.request
+import uuid
 
-from fray_iris._in_task.words import STATE
+from fray_iris._in_task.words import SAID, STATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Controller:
         self.address, self.task, self.attempt = address, task, attempt
         self.ports: dict[str, int] = {}
         self._note = note
+        self._endpoint = ""  # by which it says what it has no text of the task's status for
         self._token = os.environ.get("IRIS_TOKEN")  # of the request, for a controller that authenticates
 
     def call(self, method: str, **request: "Any") -> "dict[str, Any]":
@@ -77,12 +79,33 @@ class Controller:
         return found if isinstance(found, dict) else {}
 
     def tell(self, **state: "Any") -> None:
-        """Set the summary of the task's status; where that cannot be, it is only not seen."""
+        """Set the summary of the task's status, or, where a controller has no such text, of an endpoint.
+
+        Where neither can be, it is only not seen.
+        """
         said = STATE + json.dumps({"attempt": self.attempt, "ports": self.ports, **state})
         try:
-            self.call("SetTaskStatusText", taskId=self.task, statusTextSummaryMd=said)
+            if not (self._endpoint or self._has_said(said)):
+                self._endpoint = str(uuid.uuid4())
+            if self._endpoint:
+                about = {"taskId": self.task, "attemptId": self.attempt, "endpointId": self._endpoint}
+                metadata = {SAID: said}
+                self.call(
+                    "RegisterEndpoint", name=self._said_at(), address="none:0", metadata=metadata, **about
+                )
         except CouldNotStart as error:
             self._note(f"[fray] {error}")
+
+    def _has_said(self, text: str) -> bool:
+        """Set the summary of the task's status; False where the controller has no such text."""
+        try:
+            self.call("SetTaskStatusText", taskId=self.task, statusTextSummaryMd=text)
+        except Refused:
+            return False
+        return True
+
+    def _said_at(self) -> str:
+        return f"{self.task.rpartition('/')[0]}/{SAID}"
 
     def own_task(self) -> "dict[str, Any]":
         """Return what it has of this task.
@@ -100,7 +123,12 @@ class Controller:
             CouldNotStart: It did not answer.
         """
         tasks = self.call("ListTasks", jobId=self.task.rpartition("/")[0]).get("tasks", [])
-        return [task for task in tasks if task.get("taskId") != self.task]
+        others = [task for task in tasks if task.get("taskId") != self.task]
+        if not self._endpoint:
+            return others
+        endpoints = self.call("ListEndpoints", prefix=self._said_at(), exact=True).get("endpoints", ())
+        said = {each.get("taskId"): each.get("metadata", {}).get(SAID, "") for each in endpoints}
+        return [{**task, "statusTextSummaryMd": said.get(task.get("taskId"), "")} for task in others]
 
     def look(self) -> "dict[str, Any]":
         """Return what it has of this task; nothing where it does not answer at once."""

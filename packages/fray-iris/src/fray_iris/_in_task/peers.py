@@ -17,6 +17,7 @@ _AWAY = 600.0  # seconds that a controller may be away while others of the job r
 # failed may be what they wait for.
 _FREE_WITHIN = 600.0
 _PAUSE = 0.1
+_TELLS_EVERY = 60.0  # seconds: some controllers forget an endpoint that is not registered again
 
 
 class Peers:
@@ -105,6 +106,7 @@ class Peers:
     def wait_until_met(self) -> None:
         """Keep the endpoint of the meeting, which ends with this task, until all others have read it."""
         deadline = time.monotonic() + _MEETS_WITHIN
+        self._controller.tell(met=True)  # which finds out how the others say it
         while not self._stopping() and time.monotonic() < deadline:
             try:
                 others = self._controller.other_tasks()
@@ -123,7 +125,7 @@ class Peers:
             report: How this one ended.
             code: What the task will end with.
         """
-        told, answered_at, free_at = False, time.monotonic(), time.monotonic()
+        told_at, answered_at, free_at = None, time.monotonic(), time.monotonic()
         while time.monotonic() - answered_at < _AWAY:
             try:
                 others, own = self._controller.other_tasks(), self._controller.own_task()
@@ -135,10 +137,10 @@ class Peers:
                 continue
             if self._starts_again(own):
                 return
-            if not told:
-                self._controller.tell(ended=report, code=code)
-                told = True
             answered_at = time.monotonic()
+            if told_at is None or answered_at - told_at > _TELLS_EVERY:
+                self._controller.tell(ended=report, code=code)
+                told_at = answered_at
             if not all(is_over(task) or task.get("state") == "TASK_STATE_PENDING" for task in others):
                 free_at = answered_at
             if all(map(is_over, others)) or self._stopping() or answered_at - free_at > _FREE_WITHIN:

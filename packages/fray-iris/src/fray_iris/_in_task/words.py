@@ -5,6 +5,8 @@ import re
 END = "fray-replica-ended "
 STATE = "fray-replica-state "
 FLUSH = "fray-replica-flush"
+SAID = "fray-said"
+"""The last part of the names of endpoints by which replicas say what else their status says."""
 PLAN = "_fray_plan.json"
 """The file beside the archive that describes what to run."""
 HIDDEN_VARIABLE = "FRAY_SECRET_"
