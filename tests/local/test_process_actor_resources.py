@@ -143,6 +143,25 @@ def test_an_actor_that_is_killed_while_it_waits_takes_nothing(context: JobContex
     assert context.get(context.create_task(add, 1, options=TASK), timeout=PATIENCE) == 2
 
 
+@pytest.mark.parametrize("when", ["as it waits", "as it lives"])
+def test_an_actor_that_is_called_while_it_waits_reserves_once(tmp_path: Path, when: str) -> None:
+    both = TaskOptions(resources={"licence": 2})
+    gate = Gate(tmp_path / "gate")
+    with create_context("process", max_workers=2, resources={"licence": 2}) as context:
+        task = context.create_task(gate.wait, options=both)
+        actor = context.create_actor(Member, options=ActorOptions(resources=LICENCE))
+        calls = [actor.pid(), actor.pid()]
+        assert waits(context, calls[0])
+        if when == "as it waits":
+            context.kill(actor)
+        gate.open()
+        if when == "as it lives":
+            assert len(set(context.get(calls, timeout=PATIENCE))) == 1
+            context.kill(actor)
+        context.get(task)
+        assert context.get(context.create_task(add, 1, options=both), timeout=PATIENCE) == 2
+
+
 def test_more_actors_than_cpus_run(context: JobContext) -> None:
     actors = [context.create_actor(Member, num_cpus=1) for _ in range(4)]
     assert len(set(context.get([actor.pid() for actor in actors], timeout=PATIENCE))) == 4

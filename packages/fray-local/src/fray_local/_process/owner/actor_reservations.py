@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
+from enum import Enum
 from typing import Any
 
 from fray import DeadlockError
@@ -20,6 +21,15 @@ _SILENT_SECONDS = 5.0  # of waiting for an actor's end, after which it is said
 _log = logging.getLogger("fray.process")
 
 
+class ReservationState(Enum):
+    """How far a reservation is; no step leads back."""
+
+    NEW = "new"
+    WAITING = "waiting"
+    HELD = "held"
+    ENDED = "ended"
+
+
 class ActorReservation:
     """That of one actor, from its constructor's call to the end of its last process.
 
@@ -29,15 +39,20 @@ class ActorReservation:
         refused: Called instead where there never will be.
     """
 
-    __slots__ = ("ends", "gpus", "granted", "held", "label", "needs", "refused")
+    __slots__ = ("ends", "gpus", "granted", "label", "needs", "refused", "state")
 
     def __init__(
         self, needs: Needs, label: str, granted: Callable[[], None], refused: Callable[[Exception], None]
     ) -> None:
         self.needs, self.label, self.granted, self.refused = needs, label, granted, refused
-        self.held = False
+        self.state = ReservationState.NEW  # changed in the scheduler's serial queue only
         self.ends = False  # the actor's process is asked to end
         self.gpus: list[str] = []
+
+    @property
+    def held(self) -> bool:
+        """Whether the actor has what it needs."""
+        return self.state is ReservationState.HELD
 
 
 class ActorReservations:
@@ -64,8 +79,10 @@ class ActorReservations:
         self._since: dict[Any, float] = {}  # when each that waits for an actor's end was found to; inf: told
 
     def add(self, reservation: ActorReservation) -> None:
-        """Take one that is to have room."""
-        self._waiting.append(reservation)
+        """Take one that is to have room; an actor asks for its own with every call until it is granted."""
+        if reservation.state is ReservationState.NEW:
+            reservation.state = ReservationState.WAITING
+            self._waiting.append(reservation)
 
     def grant(self) -> list[ActorReservation]:
         """Reserve for those that there is room for; an older one first, where both need the same."""
@@ -74,7 +91,7 @@ class ActorReservations:
         for one in self._waiting:
             names = {name for name, _ in one.needs.amounts}
             if wanted.isdisjoint(names) and self._free.fits(one.needs):
-                one.gpus, one.held = self._free.take_for_actor(one.needs), True
+                one.gpus, one.state = self._free.take_for_actor(one.needs), ReservationState.HELD
                 granted.append(one)
             else:
                 wanted |= names
@@ -85,11 +102,11 @@ class ActorReservations:
 
     def remove(self, reservation: ActorReservation) -> None:
         """End one, whether it has room or waits for it; one that has ended stays so."""
-        if reservation.held:
-            reservation.held = False
+        before, reservation.state = reservation.state, ReservationState.ENDED
+        if before is ReservationState.HELD:
             self._held.remove(reservation)
             self._free.give_back_of_actor(reservation.needs, reservation.gpus)
-        elif reservation in self._waiting:
+        elif before is ReservationState.WAITING:
             self._waiting.remove(reservation)
 
     def watch(self) -> None:
