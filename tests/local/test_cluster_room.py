@@ -206,6 +206,25 @@ def test_gpu_jobs_see_gpus_of_their_own(tmp_path: Path) -> None:
     cluster.wait([one, two, waits], timeout=30)
 
 
+def test_a_task_of_a_gpu_job_finds_a_gpu_of_the_job(tmp_path: Path) -> None:
+    cluster, go = LocalCluster(cpus=2, gpus=2), tmp_path / "go"
+    code = """
+        import os
+        from fray import TaskOptions, create_context
+        with create_context("process", max_workers=1) as context:
+            gpu = TaskOptions(resources={"GPU": 1})
+            task = context.create_task(os.getenv, "CUDA_VISIBLE_DEVICES", options=gpu)
+            print(os.environ["CUDA_VISIBLE_DEVICES"], context.get(task))
+    """
+    one = ResourceConfig.with_gpu("H100", 1)
+    holds = launch(cluster, program(HOLD, go), resources=one)
+    until(lambda: cluster.poll(holds).status is JobStatus.RUNNING, "the first runs")
+    asks = launch(cluster, program(code), resources=one)
+    assert list(cluster.monitor(asks)) == ["1 1"]
+    go.touch()
+    assert cluster.wait(holds, timeout=30).status is JobStatus.SUCCEEDED
+
+
 def test_a_member_of_a_sweep_that_never_had_room_leaves_that_of_another_sweep(tmp_path: Path) -> None:
     cluster, go = LocalCluster(cpus=1), tmp_path / "go"
     failed = launch(cluster, program("raise SystemExit(3)"))

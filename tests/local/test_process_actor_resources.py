@@ -51,7 +51,7 @@ def waits(context: JobContext, ref: Any) -> bool:
 class TestGpus:
     @pytest.fixture
     def context(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobContext]:
-        monkeypatch.setenv("FRAY_LOCAL_GPUS", "0,1")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
         with create_context("process", max_workers=2) as context:
             yield context
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fray import RuntimeEnv, TaskOptions, create_context, get_job_context
+from fray import RuntimeEnv, TaskOptions, UnsupportedError, create_context, get_job_context
 from fray.testing import tasks
 from fray.testing.gates import Gate, until
 
@@ -54,13 +54,26 @@ def test_a_gpu_is_given_on_when_the_process_that_had_it_has_ended(
         taken.open()
         return Path(f"/proc/{pid}").exists(), os.environ["CUDA_VISIBLE_DEVICES"]
 
-    monkeypatch.setenv("FRAY_LOCAL_GPUS", "5")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     with create_context("process", max_workers=1) as context:
         gpu = TaskOptions(resources={"GPU": 1})
         pid, device = context.get(context.create_task(leave_late, options=gpu))
         later = context.create_task(take, pid, options=gpu)
         assert context.get(context.run(abs, -1)) == 1  # which needs its CPU only
         assert (device, context.get(later)) == ("5", (False, "5"))
+
+
+@pytest.mark.timeout(60)
+def test_inside_a_job_only_the_gpus_of_the_job_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAY_LOCAL_GPUS", "0,1,2,3")  # of the machine
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    with create_context("process", max_workers=1) as context:
+        task = context.create_task(
+            os.getenv, "CUDA_VISIBLE_DEVICES", options=TaskOptions(resources={"GPU": 1})
+        )
+        assert context.get(task) == "2"
+        with pytest.raises(UnsupportedError, match=r"asks for GPU=2 and this context has .*GPU=1"):
+            context.create_task(abs, -1, options=TaskOptions(resources={"GPU": 2}))
 
 
 @pytest.mark.timeout(60)

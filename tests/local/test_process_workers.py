@@ -364,7 +364,7 @@ class TestResources:
             assert context.get(second) == 1
 
     def test_gpus_are_assigned(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("FRAY_LOCAL_GPUS", "0,1")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
         gate = Gate(tmp_path / "gate")
 
         def mine(index: int) -> str:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 GPUS_VARIABLE = "FRAY_LOCAL_GPUS"
+_CUDA = "CUDA_VISIBLE_DEVICES"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -21,9 +22,18 @@ def cpu_count() -> float:
 
 
 def gpu_ids() -> list[str]:
-    """Return what `CUDA_VISIBLE_DEVICES` may hold here: the ids of the GPUs that this process may use."""
-    # Inside a job CUDA's own variable lists only the job's GPUs; this one, the machine's.
-    visible = os.environ.get(GPUS_VARIABLE, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    """Return the ids of the GPUs for jobs that are launched here: also inside a job, those of the machine."""
+    return _gpu_ids(GPUS_VARIABLE, _CUDA)
+
+
+def own_gpu_ids() -> list[str]:
+    """Return the ids of the GPUs that this process may use: in a job that asked for some, only its own."""
+    return _gpu_ids(_CUDA, GPUS_VARIABLE)
+
+
+def _gpu_ids(*variables: str) -> list[str]:
+    """Return what the first variable lists that is set; without any, all GPUs that there are."""
+    visible = next((os.environ[name] for name in variables if name in os.environ), None)
     if visible is not None:
         return [gpu.strip() for gpu in visible.split(",") if gpu.strip() not in ("", "-1")]
     return [str(number) for number, _ in enumerate(_NVIDIA.iterdir())] if _NVIDIA.is_dir() else []

@@ -9,7 +9,7 @@ from typing import Any
 from fray import TaskOptions, UnsupportedError
 from fray.backend import memory_bytes
 from fray.job import ActorOptions
-from fray_local._machine import gpu_ids
+from fray_local._machine import own_gpu_ids
 
 _PARTS = 10_000
 """What one of a resource is counted in: sums of fractions would not come out even, and lose a slot."""
@@ -65,7 +65,7 @@ class Resources:
                     f"resources adds names to {', '.join(_OF_THE_MACHINE)}, got {name!r}: max_workers, "
                     "num_cpus and memory say how much of those may be reserved, and GPUs are counted"
                 )
-        self._gpus = gpu_ids()
+        self._gpus = own_gpu_ids()
         self._total: dict[str, float] = {
             "CPU": float(cpu),
             "GPU": float(len(self._gpus)),
