@@ -141,3 +141,25 @@ def test_a_task_that_a_holder_waits_for_does_not_wait_for_an_older_one_that_need
         waiting = context.create_task(tasks.add, 1, 1, options=TaskOptions(resources={"licence": 2}))
         older.open()
         assert context.get([holder, waiting]) == [3, 2]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["CPU", "licence"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_cancelled_task_holds_no_younger_one_up(tmp_path: Path, name: str, when: str) -> None:
+    gate = Gate(tmp_path / "gate")
+    part, all_of_it = (TaskOptions(resources={name: amount}) for amount in (1, 2))
+    with create_context("process", max_workers=2, resources={"licence": 2}) as context:
+        held = context.create_task(gate.wait, options=part)
+        wide = context.create_task(tasks.add, 1, 1, options=all_of_it)
+        if when == "before":
+            assert context.cancel(wide)
+        younger = context.create_task(tasks.add, 1, 2, options=part)
+        if when == "after":
+            assert context.wait([younger], timeout=0.1) == ([], [younger])
+            assert context.cancel(wide)
+        try:
+            assert context.get(younger, timeout=30) == 3
+            assert context.wait([held], timeout=0) == ([], [held])
+        finally:
+            gate.open()

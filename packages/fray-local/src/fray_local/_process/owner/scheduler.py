@@ -26,6 +26,7 @@ _AHEAD_SECONDS = 0.01  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded
 _STUCK_SECONDS = 0.01  # without an end, after which the calls that were sent ahead are recalled
 _TRIES = 3  # workers in a row that end before they have run anything, after which a call fails
+_LOOK_SECONDS = 0.1  # after which a call that holds others up is looked at again
 _RETIRES = "it retires"  # why a worker with GPUs takes no CPU
 _END_SECONDS = 12.0  # that a worker without calls has to end: four steps of 3 s, see `leaving`
 _SPARE_SECONDS = 5.0  # that a worker beyond the size, made because others waited, is kept warm
@@ -53,7 +54,7 @@ class Scheduler:
         self._busy: dict[Needs, set[WorkerSlot]] = {}
         self._retiring: dict[WorkerConnection, WorkerSlot] = {}
         self._actors = ActorReservations(resources, self._lines, self._later, is_stuck)
-        self._ticking = self._trimming = False
+        self._ticking = self._trimming = self._looking = False
         self._ends = count(1)
         self._stillborn = 0  # workers, since a call has ended, that ended before they had run anything
         self._closed = False
@@ -218,6 +219,8 @@ class Scheduler:
         """Decide which waiting calls go where: older ones first, whose CPUs no younger one takes."""
         decisions = Decisions() if decisions is None else decisions
         decisions.granted += self._actors.grant()
+        for needs in [needs for needs, line in self._lines.items() if not _waits(line)]:
+            del self._lines[needs]
         lines = list(self._lines.items())
         if len(lines) > 1:
             lines.sort(key=lambda one: one[1][0].state.order)
@@ -238,7 +241,15 @@ class Scheduler:
                 ahead = False  # a younger one that is sent ahead keeps the CPUs that this one waits for
         self._free.cpu += reserved
         self._actors.watch()
+        if (reserved or wanted) and not self._looking:
+            self._looking = True
+            self._later(_LOOK_SECONDS, self._look)
         return decisions
+
+    def _look(self) -> None:
+        """Look whether what holds younger calls up was cancelled, which is not reported here."""
+        self._looking = False
+        self._carry_out(self._decide(ahead=False))
 
     def _comes_next(self, needs: Needs) -> bool:
         """Whether a line that waits need only wait for the ends of tasks, not for those of younger ones.
@@ -250,7 +261,7 @@ class Scheduler:
         return not lent and not self._free.waits_for_actors(needs)
 
     def _decide_line(self, needs: Needs, line: deque[Any], decisions: Decisions, ahead: bool) -> None:
-        while line:
+        while _waits(line):
             try:
                 slot = self._free_slot(needs) or (self._slot_ahead(needs, line[0]) if ahead else None)
             except Exception as error:  # noqa: BLE001 - no more descriptors, say
@@ -438,3 +449,10 @@ class Scheduler:
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         self._loop.call_later(seconds, lambda: self._serial.run(act))
+
+
+def _waits(line: deque[Any]) -> bool:
+    """Whether a line has a call; those at its head that were cancelled leave it."""
+    while line and line[0].over:
+        line.popleft()
+    return bool(line)
