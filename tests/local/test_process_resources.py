@@ -163,3 +163,18 @@ def test_a_cancelled_task_holds_no_younger_one_up(tmp_path: Path, name: str, whe
             assert context.wait([held], timeout=0) == ([], [held])
         finally:
             gate.open()
+
+
+@pytest.mark.timeout(60)
+def test_a_task_without_cpus_starts_while_another_waits_for_one(tmp_path: Path) -> None:
+    gate, other = Gate(tmp_path / "gate"), Gate(tmp_path / "other")
+    none = TaskOptions(resources={"CPU": 0})
+    with create_context("process", max_workers=1) as context:
+        held, waiting = context.create_task(gate.wait), context.create_task(gate.wait)
+        try:
+            first = context.create_task(other.wait, options=none)
+            assert context.get(context.create_task(tasks.add, 1, 1, options=none), timeout=30) == 2
+            assert context.wait([held, waiting, first], timeout=0)[0] == []
+        finally:
+            gate.open()
+            other.open()

@@ -131,9 +131,13 @@ class Resources:
                 f"{asker} asks for GPU={amount:g}; here a GPU belongs to one task or actor as a whole"
             )
 
+    def has_cpus(self, needs: Needs) -> bool:
+        """Whether there are enough CPUs; fewer than none are free where what waits for them reserves some."""
+        return not needs.cpu or self.cpu >= needs.cpu
+
     def fits(self, needs: Needs) -> bool:
         """Whether there is room."""
-        return self.cpu >= needs.cpu and all(self._free[name] >= amount for name, amount in needs.amounts)
+        return self.has_cpus(needs) and all(self._free[name] >= amount for name, amount in needs.amounts)
 
     def take(self, needs: Needs) -> list[str]:
         """Reserve; return the ids of the GPUs, if any."""

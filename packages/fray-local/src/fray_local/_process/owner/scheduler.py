@@ -124,7 +124,7 @@ class Scheduler:
         for call in calls:
             needs = call.state.needs
             self._lines.setdefault(needs, deque()).append(call)
-            room = room or self._free.cpu >= needs.cpu
+            room = room or self._free.has_cpus(needs)
         # Nothing is sent ahead from here: the next end of a task sends many at once instead.
         if room:
             self._carry_out(self._decide(ahead=False))
@@ -235,7 +235,7 @@ class Scheduler:
                 continue
             if needs.amounts and len(lines) > 1 and self._comes_next(needs):
                 wanted |= needs.names
-            if len(lines) > 1 and self._free.cpu < needs.cpu:
+            if len(lines) > 1 and not self._free.has_cpus(needs):
                 self._free.cpu -= needs.cpu
                 reserved += needs.cpu
                 ahead = False  # a younger one that is sent ahead keeps the CPUs that this one waits for
