@@ -97,6 +97,41 @@ def test_memory_goes_with_the_last_reference(context: JobContext) -> None:
     until(lambda: memory_files() == 0, "the memory is given back")
 
 
+class Reader:
+    def read(self, refs: list[Any]) -> int:
+        return len(refs)
+
+    def give_back(self, refs: list[Any]) -> list[Any]:
+        return refs
+
+
+class AsyncReader:
+    async def read(self, refs: list[Any]) -> int:
+        return len(refs)
+
+    async def give_back(self, refs: list[Any]) -> list[Any]:
+        return refs
+
+
+@pytest.mark.parametrize("cls", [Reader, AsyncReader])
+@pytest.mark.parametrize("method", ["read", "give_back"])
+def test_an_actor_that_has_answered_keeps_no_argument(cls: type, method: str) -> None:
+    with create_context("process", max_workers=1, object_store_memory=3 * MEGABYTE) as context:
+        actor = context.create_actor(cls)
+        ref = context.put(bytes(2 * MEGABYTE))
+        assert context.get(getattr(actor, method)([ref]))
+        del ref
+
+        def fits() -> bool:
+            try:
+                context.put(bytes(2 * MEGABYTE))
+            except MemoryError:
+                return False
+            return True
+
+        until(fits, "there is room for another value", 20)
+
+
 def test_a_program_that_is_started_meanwhile_keeps_no_memory(context: JobContext, tmp_path: Path) -> None:
     def inherited(by: str) -> str:
         os.system(f"ls -l /proc/self/fd > {tmp_path / by}")

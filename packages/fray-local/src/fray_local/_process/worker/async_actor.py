@@ -74,6 +74,7 @@ class AsyncActor:
         self._tasks.discard(task)
         if task.cancelled():  # by the program, before its first step
             self._finish(call, *_packed(call, asyncio.CancelledError()))
+        self._worker.flush()  # references in its arguments and its result have gone since its end was sent
 
     async def _run(self, call: IncomingCall) -> None:
         try:

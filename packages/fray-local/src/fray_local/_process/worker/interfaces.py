@@ -44,3 +44,6 @@ class CallRunner(Protocol):
 
     def finish_call(self, call: IncomingCall, state: int, blob: Blob, seconds: float) -> None:
         """Send how a call ended."""
+
+    def flush(self) -> None:
+        """Send the results and refcount deltas that were held back."""

@@ -221,7 +221,7 @@ class Worker:
             try:
                 call: IncomingCall | None = self.calls.get_nowait()
             except queue.Empty:
-                self._say_everything()
+                self.flush()
                 call = self.calls.get()
             if call is None:
                 self.calls.put(None)  # for the other threads
@@ -230,8 +230,8 @@ class Worker:
                 return call
             self.early.append(call)
 
-    def _say_everything(self) -> None:
-        """Nothing follows: send the results and refcount deltas that were held back."""
+    def flush(self) -> None:
+        """Nothing may follow: send the results and refcount deltas that were held back."""
         if self.context is not None:
             if len(sys.modules) != self._modules:
                 self._report_modules()
