@@ -312,6 +312,26 @@ def test_a_child_starts_before_jobs_that_wait_for_its_parent() -> None:
     assert [info.status for info in infos] == [JobStatus.SUCCEEDED] * 2
 
 
+def test_a_child_that_does_not_fit_beside_its_parent_holds_no_other_job_up(tmp_path: Path) -> None:
+    cluster, go = LocalCluster(cpus=4), tmp_path / "go"
+    code = """
+        import os, sys, time
+        from fray.cluster import *
+        child = JobRequest("child", Entrypoint.from_binary("true"), resources=ResourceConfig(cpu=4))
+        print(current_cluster().launch(child), flush=True)
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+    """
+    parent = launch(cluster, program(code, go), "parent", resources=ResourceConfig(cpu=2))
+    child = JobId(next(cluster.monitor(parent)))
+    other = launch(cluster, program("pass"), "other")
+    assert cluster.wait(other, timeout=30).status is JobStatus.SUCCEEDED
+    assert f"it cannot start while its parent {parent} holds 2 CPUs" in pending_reason(cluster, child)
+    go.touch()
+    infos = cluster.wait([parent, child], timeout=30)
+    assert [info.status for info in infos] == [JobStatus.SUCCEEDED] * 2
+
+
 def claims_of(needs: list[tuple[int, bool]], cpus: int) -> list[Claim]:
     return [
         Claim(
@@ -350,6 +370,32 @@ def test_room_is_never_given_twice_and_everyone_gets_some(
     if not any(child for _, child in needs):
         # All are of one kind: nobody overtakes.
         assert roots == sorted(roots, key=int)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 11), st.booleans()), min_size=1, max_size=12),
+    st.integers(4, 6),
+)
+def test_a_child_that_cannot_start_beside_its_parents_changes_nothing_for_others(
+    jobs: list[tuple[int, int, bool]], cpus: int
+) -> None:
+    ids: list[str] = []
+    for number, (_, parent, _) in enumerate(jobs):  # a job of those before it, or of none
+        ids.append(f"{ids[parent]}/{number}" if parent < number else str(number))
+    claims = [
+        claim._replace(job=job, child="/" in job)
+        for claim, job in zip(claims_of([(cpu, False) for cpu, _, _ in jobs], cpus), ids, strict=True)
+    ]
+    admit(running := [claim for claim, (_, _, runs) in zip(claims, jobs, strict=True) if runs])
+    running = [claim for claim in running if claim.granted]
+    waiting = [claim for claim in claims if claim.job not in {one.job for one in running}]
+
+    def above(claim: Claim) -> int:
+        return sum(int(one.need.cpu) for one in running if claim.job.startswith(f"{one.job}/"))
+
+    stuck = {claim.job for claim in waiting if claim.need.cpu > cpus - above(claim)}
+    without = admit([*running, *(claim for claim in waiting if claim.job not in stuck)])
+    assert admit([*running, *waiting]) == without
 
 
 def test_a_request_of_another_kind_does_not_wait_behind() -> None:

@@ -24,7 +24,7 @@ from fray.backend import (
 
 TYPE_CHECKING = False  # a supervisor loads this, and imports little
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 _KINDS = ("cpu", "ram", "gpu", "slice")
@@ -200,20 +200,19 @@ def admit(claims: list[Claim]) -> list[Claim]:
     jobs do not starve a large one. The children of running jobs come first: their parents hold
     resources until they are done, so that waiting behind others would never end.
     """
-    held, taken = Amounts(), set[str]()
-    for claim in claims:
-        if claim.granted:
-            taken.update(claim.gpus)
-            held = held.plus(claim.need)
+    running = [claim for claim in claims if claim.granted]
+    held, taken = held_by(running)
+    parents = {claim.job: claim for claim in running}
     granted = []
     for place, claim in sorted(enumerate(claims), key=lambda each: (not each[1].child, each[1].ticket)):
         if claim.granted:
             continue
         if short := shortage(claim, held, taken):
-            # A request larger than the machine can never be granted, so it does not block the others.
-            kept = [kind for kind in short if claim.need.of(kind) <= claim.room.of(kind)]
-            held = held._replace(**dict.fromkeys(kept, float("inf")))
-            taken.update(claim.gpu_ids if "gpu" in kept else ())
+            # What does not fit beside the job's own parents cannot be granted while they run, and what is
+            # larger than the machine never can. So it does not block the others.
+            if not shortage(claim, *held_by(ancestors(claim, parents))):
+                held = held._replace(**dict.fromkeys(short, float("inf")))
+                taken.update(claim.gpu_ids if "gpu" in short else ())
             continue
         free = [gpu for gpu in claim.gpu_ids if gpu not in taken]
         own = tuple(free[: int(claim.need.gpu)])
@@ -222,6 +221,22 @@ def admit(claims: list[Claim]) -> list[Claim]:
         held = held.plus(claim.need)
         granted.append(claims[place])
     return granted
+
+
+def held_by(claims: Iterable[Claim]) -> tuple[Amounts, set[str]]:
+    """Return how much some granted claims hold, and which GPUs."""
+    held, taken = Amounts(), set[str]()
+    for claim in claims:
+        taken.update(claim.gpus)
+        held = held.plus(claim.need)
+    return held, taken
+
+
+def ancestors(claim: Claim, running: dict[str, Claim]) -> list[Claim]:
+    """Of the running jobs, by their ids, return those that launched this one: its parent and those above."""
+    names = claim.job.split("/")
+    above = ("/".join(names[:depth]) for depth in range(1, len(names)))
+    return [running[job] for job in above if job in running]
 
 
 def shortage(claim: Claim, held: Amounts, taken: set[str]) -> list[str]:
@@ -247,10 +262,7 @@ def left_for(claim: Claim, kind: str, held: Amounts, taken: set[str]) -> float:
 def explain(claim: Claim, claims: list[Claim]) -> str:
     """Describe what a claim waits for: how much it needs, how much is free, which jobs have the rest."""
     others = [other for other in claims if other.granted]
-    held = Amounts()
-    for other in others:
-        held = held.plus(other.need)
-    taken = {gpu for other in others for gpu in other.gpus}
+    held, taken = held_by(others)
     # Where there is room and it waits nevertheless, jobs launched before it have the first right.
     kinds = shortage(claim, held, taken) or [kind for kind in _KINDS if claim.need.of(kind)]
     parts = [
@@ -259,7 +271,15 @@ def explain(claim: Claim, claims: list[Claim]) -> str:
         for kind in kinds
     ]
     holders = ", ".join(sorted(other.job for other in others)) or "none"
-    return f"waiting for {' and '.join(parts)}; running: {holders}"
+    above = ancestors(claim, {other.job: other for other in others})
+    holds = [
+        f"its parent {parent.job} holds {amount(kind, parent.need.of(kind))}"
+        for kind in shortage(claim, *held_by(above))
+        for parent in above
+        if parent.need.of(kind)
+    ]
+    never = f"; it cannot start while {' and '.join(holds)}" if holds else ""
+    return f"waiting for {' and '.join(parts)}; running: {holders}{never}"
 
 
 def amount(kind: str, value: float) -> str:
