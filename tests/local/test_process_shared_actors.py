@@ -292,6 +292,89 @@ class TestKilling:
         assert first.get(first.get_actor("tally").value(), timeout=60) == second.get(again.value()) == 7
 
 
+class Phoenix(Mortal):
+    """Its later lives wait for a gate before they begin."""
+
+    def __init__(self, lived: Path, gate: Gate) -> None:
+        if lived.exists():
+            gate.wait()
+        lived.touch()
+
+    def hold(self, runs: Path, never: Gate) -> None:
+        with runs.open("a") as file:
+            file.write("ran ")
+        never.wait()
+
+
+class TestRestarts:
+    def test_handles_of_other_programs_find_the_actor_that_was_made_again(
+        self, programs: tuple[JobContext, JobContext]
+    ) -> None:
+        first, second = programs
+        actor = first.create_actor(Mortal, options=ActorOptions(name="mortal", max_restarts=2))
+        handle = second.get_actor("mortal")
+        pids = [second.get(handle.pid(), timeout=60)]
+        for _ in range(2):
+            os.kill(pids[-1], signal.SIGKILL)
+            until(lambda: not is_dead(second, handle.pid), "it is made again")
+            pids.append(second.get(handle.pid(), timeout=60))
+        assert len(set(pids)) == 3
+        assert first.get(actor.pid(), timeout=60) == pids[-1]
+        os.kill(pids[-1], signal.SIGKILL)
+        until(lambda: is_dead(second, handle.pid), "it is dead")
+        with pytest.raises(ActorDiedError, match="is gone"):
+            second.get(handle.pid(), timeout=60)
+        until(lambda: is_dead(first, actor.pid), "it is dead there as well")
+
+    @pytest.fixture
+    def lost(
+        self, programs: tuple[JobContext, JobContext], tmp_path: Path
+    ) -> Iterator[tuple[Any, Any, Gate]]:
+        """An actor, and a handle of another program, which has noticed that the first life is over."""
+        first, second = programs
+        runs, gate, never = tmp_path / "runs", Gate(tmp_path / "gate"), Gate(tmp_path / "never")
+        options = ActorOptions(name="phoenix", max_restarts=1)
+        actor = first.create_actor(Phoenix, tmp_path / "lived", gate, options=options)
+        handle = second.get_actor("phoenix")
+        pid = second.get(handle.pid(), timeout=60)
+        sent = [handle.hold(runs, never), handle.pid()]
+        until(runs.exists, "the first of them runs")
+        os.kill(pid, signal.SIGKILL)
+        for ref in sent:
+            with pytest.raises(
+                ActorDiedError, match=r"may have run (hold|pid)\(\); the actor may be made again"
+            ):
+                second.get(ref, timeout=60)
+        try:
+            yield actor, handle, gate
+        finally:
+            gate.open()
+        assert runs.read_text() == "ran "
+
+    def test_calls_that_come_meanwhile_wait_for_it(
+        self, programs: tuple[JobContext, JobContext], lost: tuple[Any, Any, Gate]
+    ) -> None:
+        first, second = programs
+        actor, handle, gate = lost
+        calls = [handle.pid(), handle.pid()]
+        assert second.wait(calls, timeout=0.2) == ([], calls)
+        gate.open()
+        pid = first.get(actor.pid(), timeout=60)
+        assert second.get(calls, timeout=60) == [pid, pid]
+
+    def test_it_can_be_killed_meanwhile(
+        self, programs: tuple[JobContext, JobContext], lost: tuple[Any, Any, Gate]
+    ) -> None:
+        first, second = programs
+        actor, handle, _ = lost
+        second.kill(handle)
+        with pytest.raises(ActorDiedError, match="it was killed"):
+            second.get(handle.pid(), timeout=60)
+        until(lambda: is_dead(first, actor.pid), "its owner has noticed")
+        with pytest.raises(ActorNotFoundError):
+            second.get_actor("phoenix")
+
+
 class Recorder:
     def __init__(self) -> None:
         self.calls = 0

@@ -45,6 +45,7 @@ class ActorRecord:
     concurrency: int = 1
     created_at: float = 0.0
     job_id: str | None = None
+    max_restarts: int = 0
 
     @property
     def address(self) -> tuple[str, str, str]:
@@ -88,6 +89,18 @@ class ActorDirectory:
             if self._read(path) == record:
                 return record, sock
             sock.close()  # of another one, which has taken the name meanwhile
+        return None
+
+    def reach(self, record: ActorRecord) -> socket.socket | None:
+        """Return a connection to an actor; None where it is gone, also if another one has its name by now.
+
+        Raises:
+            OSError: As `find` does.
+        """
+        found = self.find(record.name)
+        if found is None or found[0] == record:
+            return found and found[1]
+        found[1].close()
         return None
 
     def _lives(self, name: str) -> bool:
@@ -160,7 +173,12 @@ class ActorDirectory:
             record.name.encode()
         except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError):  # damaged
             return None
-        values = ((record.label, str), (record.methods, dict), (record.created_at, float))
+        values = (
+            (record.label, str),
+            (record.methods, dict),
+            (record.created_at, float),
+            (record.max_restarts, int),
+        )
         return record if all(isinstance(value, kind) for value, kind in values) else None
 
     def _connect(self, name: str, seconds: float) -> socket.socket:
@@ -228,7 +246,14 @@ def family() -> str | None:
 
 
 def new_record(
-    namespace: str, name: str, label: str, methods: dict[str, bool], *, detached: bool, concurrency: int
+    namespace: str,
+    name: str,
+    label: str,
+    methods: dict[str, bool],
+    *,
+    detached: bool,
+    concurrency: int,
+    max_restarts: int,
 ) -> ActorRecord:
     """Return the record of an actor that is being made now."""
     return ActorRecord(
@@ -240,4 +265,5 @@ def new_record(
         concurrency,
         created_at=time.time(),
         job_id=os.environ.get("FRAY_JOB_ID"),
+        max_restarts=max_restarts,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from fray import ActorDiedError
 from fray.backend import EngineEndpoint, Ready, disown_in_children, dispatch, identity_of, note_kept
 from fray_local._process.owner.actor_directory import ActorRecord
 from fray_local._process.owner.actor_reservations import ActorReservation
@@ -55,6 +56,10 @@ class ActorProcess:
         self._constructs: list[Any] = []  # which wait for that
         self.actor: Any = None  # set by who makes it, which needs this first
         self.listener: socket.socket | None = None  # where others call it; kept for the next process
+        self.sock: socket.socket | None = None  # to the process of another context's actor
+        self.restarts = 0  # after which `find_next` may find the next process of such an actor
+        self.find_next: Callable[[ActorProcess, str], None]
+        self.looking = False  # for that one
         self._loop, self._budget, self._start_worker = loop, budget, start_worker
         self._serial = SerialQueue()
         self._worker: WorkerConnection | None = None
@@ -111,9 +116,9 @@ class ActorProcess:
         """In a forked child: the actor is alive as long as a process listens for it."""
         self.stop_listening()
 
-    def connect(self) -> None:
-        """Connect to an actor that lives already; if its process ends meanwhile, it dies afterwards."""
-        self._serial.run(partial(self._begin, "reached"))
+    def connect(self, sock: socket.socket) -> None:
+        """Use a connection to a living actor; if its process ends, the actor dies or has another."""
+        self._serial.run(partial(self._connect, sock))
 
     # One at a time, in the serial queue.
 
@@ -161,6 +166,15 @@ class ActorProcess:
             dispatch(self.actor.die(f"its process could not be {what}: {error}"))
             return False
         return True
+
+    def _connect(self, sock: socket.socket) -> None:
+        self.looking = False
+        if self._retired:
+            sock.close()
+            return
+        self.sock = sock
+        if self._begin("reached"):
+            self._send()
 
     def _claimed(self, calls: Iterable[Any]) -> list[Any]:
         return [call for call in calls if call.claim() and packs_values(call, self._budget)]
@@ -211,13 +225,32 @@ class ActorProcess:
         died = partial(self.actor.process_died, reason, started, unstarted)
         if worker.was_killed:  # whatever its `max_restarts`: a killed actor is not made again
             died = partial(self.actor.die, "another program has killed it")
+        act = partial(self._process_died, died)
+        if self.restarts > 0:
+            act = partial(self._process_lost, f"its process {reason}", [*started, *unstarted])
         # Those that were on their way to it are returned before.
-        worker.after_given(partial(self._serial.run, partial(self._process_died, died)))
+        worker.after_given(partial(self._serial.run, act))
 
     def _process_died(self, died: Callable[[], Ready]) -> None:
         dispatch(died())
         if self.actor.dead or self._retired:
             self._leave()
+
+    def _process_lost(self, reason: str, sent: list[Any]) -> None:
+        """Fail what the process may have run, and look for the next one, which another context starts.
+
+        It is unknown here which calls had started, so none that was sent is sent again.
+        """
+        for call in sent:
+            may_have_run = (
+                f"{reason}, and may have run {call.label}; the actor may be made again, without its state"
+            )
+            dispatch(call.fail(ActorDiedError(self.actor.label, may_have_run)))
+        if self.actor.dead or self._retired:
+            self._leave()
+            return
+        self.restarts, self.looking = self.restarts - 1, True
+        self.find_next(self, reason)
 
     def _leave(self) -> None:
         self.stop_listening()

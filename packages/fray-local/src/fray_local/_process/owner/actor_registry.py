@@ -122,13 +122,13 @@ class ActorRegistry:
     def kill(self, endpoint: ProcessEndpoint) -> None:
         """End an actor and its process, whatever it does; its name is free at once."""
         record = endpoint.record
-        if endpoint.actor.dead and record is not None:  # a detached one may live on without this context
-            found = ActorDirectory(record.namespace).find(record.name)
-            if found is not None and found[0] == record:
-                kill_at(found[1], _KILL_SECONDS)
-            elif found is not None:
-                found[1].close()
+        # A detached one may live on without this context, and another's may just be made again.
+        unreached = endpoint.actor.dead or endpoint.process.looking
         dispatch(endpoint.actor.die("it was killed"))  # before its files, which may be out of reach
+        if record is not None and unreached:
+            sock = ActorDirectory(record.namespace).reach(record)
+            if sock is not None:
+                kill_at(sock, _KILL_SECONDS)
         if record is not None:
             self._free(record, wait=True)
 
@@ -214,6 +214,7 @@ class ActorRegistry:
             dict(methods),
             detached=detached,
             concurrency=options.concurrency(asynchronous),
+            max_restarts=options.max_restarts,
         )
 
     def _new(
@@ -246,14 +247,35 @@ class ActorRegistry:
             return None
 
         def start_worker(process: ActorProcess) -> WorkerConnection:
-            runner = self._runner
+            runner, sock = self._runner, process.sock
+            assert sock is not None
             return SharedActorConnection(runner.loop, sock, process, runner.budget, record.concurrency)
 
         title, options = record.label.partition("(")[0], ActorOptions(name=record.name)
         endpoint = self._endpoint(title, record.methods, options, start_worker, record, own=False)
-        endpoint.process.connect()
+        process = endpoint.process
+        process.restarts, process.find_next = record.max_restarts, partial(self._find_next, record)
+        process.connect(sock)
         endpoint.actor.open()
         return endpoint
+
+    def _find_next(self, record: ActorRecord, process: ActorProcess, reason: str) -> None:
+        """Connect to the process that another context starts after one that is gone, or let the actor die."""
+
+        def find() -> None:
+            try:
+                sock = ActorDirectory(record.namespace).reach(record)
+            except OSError as error:  # it accepts no connection, or no descriptor is left
+                dispatch(
+                    process.actor.die(f"{reason}, and the next one could not be reached: {{cause}}", error)
+                )
+                return
+            if sock is None:
+                dispatch(process.actor.die(reason))
+            else:
+                process.connect(sock)
+
+        self._runner.call_back(find)
 
     def _endpoint(
         self,
