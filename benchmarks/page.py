@@ -5,7 +5,7 @@ from typing import Any
 HEAD = """# Performance
 
 `python noxfile.py -s bench` writes this page: it installs the peers and runs all benchmarks again.
-Figures were measured on one machine: medians of interleaved rounds where a title names rounds, single runs elsewhere.
+Figures are of one machine: medians of interleaved rounds where a title names rounds, else of single runs.
 **Ratios hold between machines, figures do not.**
 A goal is a bound that was set before the measurement. A goal that is missed stays on this page.
 [Scaling](scaling.md) says how costs grow with size, and where the limits of each backend are.
