@@ -1,6 +1,10 @@
 """Slurm's commands fail: nothing is taken for ended, nobody waits long, and the cluster says what it was."""
 
+import json
 import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +37,74 @@ def test_a_new_process_asks_once_for_all_jobs_which_cluster_this_is(
     fresh = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.05")
     assert len(list(fresh.list_jobs())) == 30
     assert len(recorded.calls("scontrol")) - asked <= 2
+
+
+def says_nothing(recorded: RecordedSlurm) -> None:
+    for name in ("scontrol", "squeue"):
+        recorded.says(name, "", error=AWAY, code=1)
+
+
+def test_a_job_of_another_slurm_is_not_lost_where_the_name_of_this_one_was_not_to_be_had(
+    recorded: RecordedSlurm, tmp_path: Path
+) -> None:
+    spec = f"slurm?root={tmp_path}/records&poll_interval=0.05"
+    recorded.says("scontrol", "ClusterName = here\n")
+    job_id = launch(create_cluster(spec), program("pass"))
+    says_nothing(recorded)
+    there = create_cluster(spec)
+    assert "does not answer" in str(there.poll(job_id).pending_reason)
+    recorded.says("scontrol", "ClusterName = there\n")
+    recorded.says("squeue", "")
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline:
+        assert there.poll(job_id).status is JobStatus.PENDING
+    assert "in the queue of the Slurm cluster 'here'" in str(there.poll(job_id).pending_reason)
+    assert there.prune().jobs == ()
+    assert not recorded.calls("scancel")
+
+
+def test_a_job_is_not_cancelled_by_its_number_before_the_name_of_the_cluster_is_known(
+    recorded: RecordedSlurm, tmp_path: Path, runs_elsewhere: Callable[[Path], None]
+) -> None:
+    """One that has started is known by its number alone, which another cluster gives to another job."""
+    spec = f"slurm?root={tmp_path}/records&poll_interval=0.05"
+    recorded.says("scontrol", "ClusterName = here\n")
+    job_id = launch(create_cluster(spec), program("pass"))
+    record = tmp_path / "records" / job_id
+    runs_elsewhere(record)
+    allocation = {"variables": {"SLURM_JOB_ID": "77"}, "nodes": [], "addresses": {}}
+    (record / "slurm" / "allocation.json").write_text(json.dumps(allocation))
+    recorded.says("scontrol", "ClusterName = there\n", error=AWAY, code=1)
+    recorded.says("squeue", "77|PENDING|1:00|None|another\n")
+    there, asked = create_cluster(spec), len(recorded.calls("scontrol"))
+
+    def is_asked_again() -> bool:
+        return len(recorded.calls("scontrol")) > asked + 2 or bool(recorded.calls("scancel"))
+
+    with ThreadPoolExecutor(1) as threads:
+        stopped = threads.submit(there.terminate, job_id, 0.0)
+        until(is_asked_again, "Slurm is asked for the name again", 60)
+        recorded.says("scontrol", "ClusterName = there\n")
+        status = json.loads((record / "status.json").read_text())
+        (record / "status.json").write_text(json.dumps(status | {"status": "stopped"}))
+        stopped.result(60)
+    assert not recorded.calls("scancel")
+
+
+def test_a_job_that_was_launched_when_slurm_answered_again_is_known_as_this_cluster_s(
+    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path
+) -> None:
+    launch(cluster, program("pass"))  # asks whether the nodes see the folder
+    recorded.says("scontrol", "ClusterName = here\n")
+    fresh = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.05")
+    first = launch(fresh, program("pass"))
+    says_nothing(recorded)
+    again = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.05")
+    assert "does not answer" in str(again.poll(first).pending_reason)
+    recorded.says("scontrol", "ClusterName = here\n")
+    job_id = launch(again, program("pass"))
+    noted = json.loads((tmp_path / "records" / job_id / "slurm" / "job.json").read_text())
+    assert noted["cluster"] == "here"
 
 
 def test_accounts_that_fail_for_an_unknown_reason_lose_no_job(

@@ -33,7 +33,7 @@ _AWAY = (
     "protocol authentication error",
 )
 _LARGEST_ARRAY = 1001  # Slurm's own default
-_ASKS_AGAIN = 30.0  # seconds after which a name that was not to be had is asked for again
+_ASKS_AGAIN = 30.0  # seconds for which a name is not asked for again while no command is answered
 _ACCOUNTS_WITHIN = 300.0  # seconds for which accounting that fails is taken for one that is away
 _UNKNOWN_TASK = "not found"  # of an array
 _UNKNOWN_JOB = "invalid job id specified"
@@ -132,23 +132,34 @@ class SlurmClient:
         return int(found) if found.isdigit() else _LARGEST_ARRAY
 
     def is_another(self, cluster: str | None) -> bool:
-        """Whether a cluster of this name is known to be none that this client asks: one call, once."""
+        """Whether a cluster of this name is none that this client asks: one call, once.
+
+        Raises:
+            ClusterUnavailableError: Slurm does not say which it asks.
+        """
         if cluster is None or self._cluster == "all":
             return False
         if self._name is None:
-            if time.monotonic() < self._names_from:  # each call would wait as long as the last one
-                return False
             try:
                 self._name = self._cluster or self._setting("ClusterName")
-            except (ClusterUnavailableError, SlurmError):
+            except (ClusterUnavailableError, SlurmError) as error:
                 self._names_from = time.monotonic() + _ASKS_AGAIN
-                return False
+                raise ClusterUnavailableError(str(error)) from None
         return self._name != "" and cluster.casefold() not in self._name.casefold().split(",")
+
+    def known_another(self, cluster: str | None) -> bool | None:
+        """As `is_another`; None where that is not known, or was not, and no command was answered since."""
+        if cluster is not None and self._name is None and time.monotonic() < self._names_from:
+            return None  # each call would wait as long as the last one
+        try:
+            return self.is_another(cluster)
+        except ClusterUnavailableError:
+            return None
 
     @property
     def name(self) -> str | None:
         """The name of the one cluster that it asks, where that is known."""
-        self.is_another("")
+        self.known_another("")
         return None if not self._name or "," in self._name else self._name
 
     def _setting(self, name: str) -> str:
@@ -241,6 +252,7 @@ class SlurmClient:
             self.seconds += time.monotonic() - started
         if done.returncode:
             self._fail(program, done.returncode, f"{done.stderr}\n{done.stdout}".strip())
+        self._names_from = 0.0  # Slurm answers
         # With --clusters, squeue and sacct begin with a line `CLUSTER: name`, which no reader takes.
         return done.stdout
 

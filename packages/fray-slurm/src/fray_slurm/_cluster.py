@@ -230,8 +230,8 @@ class SlurmCluster(SlurmLaunches):
     def _withdraw_requeued(self, record: JobRecord) -> None:
         """Stop what has run and waits in the queue again: no supervisor is there that could be asked."""
         unseen = [each for each in record.with_descendants() if each.liveness() is Liveness.UNKNOWN]
-        numbers = [(each, self._names_by_number([each])) for each in unseen]
         with contextlib.suppress(ClusterUnavailableError):  # then they are asked, and cancelled later
+            numbers = [(each, self._names_by_number([each])) for each in unseen]
             left = self._unfinished({number: name for _, own in numbers for number, name in own.items()})
             waiting = {number for number, job in left.items() if job.state in WAITING}
             if waiting:
@@ -295,9 +295,9 @@ class SlurmCluster(SlurmLaunches):
                 (never if not runs and write_end(member) else left).append(member)
         for member in left:
             request_stop(member, grace)
-        unsupervised = [number for number in self._names_by_number(never) if number in own]
-        if unsupervised:  # also one whose batch step is just starting
-            with contextlib.suppress(ClusterUnavailableError):
+        with contextlib.suppress(ClusterUnavailableError):
+            unsupervised = [number for number in self._names_by_number(never) if number in own]
+            if unsupervised:  # also one whose batch step is just starting
                 self._client.cancel(*unsupervised)
         families = map_in_threads(
             lambda member: self._stop_family(member, grace), left, _AT_ONCE, "fray-terminate"
@@ -317,11 +317,12 @@ class SlurmCluster(SlurmLaunches):
 
         One question to Slurm for all of them. A number that another job has by now is left alone.
         """
-        names = self._names_by_number(records)
+        names: dict[str, str | None] | None = None
         started, first_cancelled_at = time.monotonic(), math.inf
         cancelled_at = started + _ENDS_WITHIN
         for pause in poll_delays(shortest=0.05, longest=5.0):
             try:
+                names = self._names_by_number(records) if names is None else names
                 left = list(self._unfinished(names).values())
             except ClusterUnavailableError as error:
                 if not self._check_away(records, error, started):

@@ -86,15 +86,15 @@ class SlurmJobs(DirectoryCluster):
         number, never = noted.get("id"), noted.get("never")
         if never is not None:
             return _ended(info, not_started(never))
-        another = self._client.is_another(noted.get("cluster"))
+        another = self._client.known_another(noted.get("cluster"))
         if number is None:
-            return _elsewhere(info, noted["cluster"]) if another else self._unsubmitted(record, info)
-        # Of a federation, each cluster may know it.
-        name = noted.get("name") if another else _name(record, noted)
+            return self._written(info, noted) if another is not False else self._unsubmitted(record, info)
+        # Of a federation, each cluster may know it; by its number alone it would be taken for another job.
+        name = _name(record, noted) if another is False else noted.get("name")
         key = (number, noted.get("name"))
         job = self._table.look(key, info.submitted_at or time.time(), name)
-        if job is None and another:
-            return _elsewhere(info, noted["cluster"])
+        if job is None and another is not False:
+            return self._written(info, noted)
         if job is None:
             if not self._table.is_gone(key):
                 return self._unanswered(info)
@@ -148,6 +148,9 @@ class SlurmJobs(DirectoryCluster):
 
         A slurmctld that has lost jobs gives their numbers to others. None where the name is not known, or the
         number is enough, because the job has started.
+
+        Raises:
+            ClusterUnavailableError: Slurm does not say whether it is another.
         """
         noted = [(record, self._noted(record)) for record in records]
         return {
@@ -175,6 +178,11 @@ class SlurmJobs(DirectoryCluster):
 
     def _current(self, info: JobInfo) -> JobInfo | None:
         return self._info(info.job_id)
+
+    def _written(self, info: JobInfo, noted: Mapping[str, Any]) -> JobInfo:
+        """Show a job as its record says, which another Slurm has, or may have."""
+        another = self._client.known_another(noted["cluster"])
+        return _elsewhere(info, noted["cluster"]) if another else self._unanswered(info)
 
     def _unanswered(self, info: JobInfo) -> JobInfo:
         if self._table.error is None or info.status is not JobStatus.PENDING:

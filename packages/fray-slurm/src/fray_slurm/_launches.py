@@ -90,7 +90,7 @@ class SlurmLaunches(SlurmJobs):
         with self._cancelled_on_error() as submitted:
             number, _, cluster = self._client.submit(script, name).partition(";")
             submitted.append(number)
-            write(path_of(record, JOB), {**own, "id": number, "cluster": cluster or own["cluster"]})
+            write(path_of(record, JOB), {**own, "id": number, "cluster": cluster or self._client.name})
             self._withdraw_stopped(Path(record), number)
         return number
 
@@ -227,8 +227,9 @@ class SlurmLaunches(SlurmJobs):
             write(path, {**own, "task": task})  # as in `_submit_job`
         number, _, cluster = self._client.submit(script, name).partition(";")
         submitted.append(number)
+        own["cluster"] = cluster or self._client.name
         for task, path in paths.items():
-            write(path, {**own, "id": f"{number}_{task}", "cluster": cluster or own["cluster"]})
+            write(path, {**own, "id": f"{number}_{task}"})
         self._withdraw_stopped(record, number)
 
     def _submit_late(
