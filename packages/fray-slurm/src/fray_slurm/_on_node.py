@@ -8,6 +8,7 @@ is in the job's record: the job's supervisor sees srun alone.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -45,7 +46,8 @@ class Program:
         self._runs = False
         self._early: list[int] = []  # signals that came before it ran
         self._told_at: float | None = None  # when it was seen first that Fray wants the end, monotonic
-        self._is_ending = False  # whether the program has been signalled since
+        self._is_ending = False  # whether the program has been signalled for that
+        self._ended_at = -math.inf  # when it got SIGTERM last, monotonic
         self._values: dict[str, object] = {
             "step": f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}",
             "run": run_id(os.environ),
@@ -88,9 +90,24 @@ class Program:
             if self._signalling.reaches_tree:  # then the program may ask for it now
                 self._give_notice(self._signalling.kill_wait)
             self._give_notice(_seconds_left(self._signalling))
-        self._is_ending |= told
         if self._signalling.reaches_tree:
-            return
+            if number == signal.SIGTERM:
+                self._is_ending |= told
+                self._ended_at = time.monotonic()
+        elif number == signal.SIGTERM and told:
+            self._end()
+        else:
+            self._hand_on(number)
+
+    def _end(self) -> None:
+        """Signal the program for Fray, once; not while it may be ending by a signal of Slurm's."""
+        if not self._is_ending and time.monotonic() - self._ended_at > self._signalling.kill_wait:
+            self._is_ending = True
+            self._hand_on(signal.SIGTERM)
+
+    def _hand_on(self, number: int) -> None:
+        if number == signal.SIGTERM:
+            self._ended_at = time.monotonic()
         if self._runs:
             _send(number)
         else:
@@ -106,9 +123,8 @@ class Program:
             return
         now = time.monotonic()
         self._told_at = self._told_at or now
-        if not self._is_ending and now - self._told_at > _SENDS_WITHIN:
-            self._is_ending = True
-            _send(signal.SIGTERM)
+        if now - self._told_at > _SENDS_WITHIN:
+            self._end()
         record = os.path.dirname(os.path.dirname(self._note))  # noqa: PTH120
         if read(os.path.join(record, "status.json")).get("status") in ("succeeded", "failed", "stopped"):  # noqa: PTH118
             kill_until_gone(lambda: descendants(os.getpid()))  # nobody else does: its supervisor has ended

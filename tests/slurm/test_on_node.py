@@ -1,0 +1,137 @@
+"""The process that Slurm starts on a replica's node, alone: what reaches the program below it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fray.backend import descendants, kill_until_gone
+
+# Says of each SIGTERM that it came, and ends so many seconds after the first one.
+COUNTS = """
+    import signal, sys, time
+    times = []
+    def take(number, frame):
+        times.append(time.monotonic())
+        print("SIGTERM", flush=True)
+    signal.signal(signal.SIGTERM, take)
+    print("up", flush=True)
+    while not times or time.monotonic() - times[0] < float(sys.argv[1]):
+        time.sleep(0.05)
+"""
+
+
+class Node:
+    """A step of Slurm's: `_on_node` and the program below it.
+
+    Args:
+        record: The folder of the job's record, which is made.
+        before: Python that the process runs first.
+        tracking: How Slurm signals it; as most clusters by default, one process alone.
+    """
+
+    def __init__(
+        self,
+        record: Path,
+        code: str,
+        *words: object,
+        before: str = "",
+        tracking: str = "cgroup",
+        kill_wait: float = 30.0,
+    ) -> None:
+        (record / "slurm").mkdir(parents=True)
+        self._note = record / "slurm" / "replica-0.1.x.json"
+        self.notice = record / "notice"
+        step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "FRAY_REPLICA_ID": "0", "FRAY_ATTEMPT": "1"}
+        variables = step | {
+            "FRAY_JOB_DIR": os.fspath(record),
+            "FRAY_PREEMPTION_NOTICE": os.fspath(self.notice),
+            "_FRAY_SLURM_SIGNALS": f"proctrack/{tracking},{kill_wait:g},60",
+        }
+        own = [sys.executable, "-c", f"{before}\nfrom fray_slurm._on_node import main; main()"]
+        program = [sys.executable, "-c", textwrap.dedent(code), *map(str, words)]
+        self.process = subprocess.Popen(
+            [*own, os.fspath(self._note), *program],
+            env=os.environ | variables,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.line() == "up"
+
+    def line(self) -> str:
+        """Return the next line of the program."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def rest(self) -> list[str]:
+        """Return all lines until the end."""
+        assert self.process.stdout is not None
+        return self.process.stdout.read().split("\n")[:-1]
+
+    def want_end(self) -> None:
+        """Do what Fray does before it asks Slurm for the signal."""
+        Path(f"{self._note}.told").write_text("stop")
+
+    @property
+    def noted(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self._note.read_text())
+        return found
+
+
+Start = Callable[..., Node]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a `Node`, which is ended with the test."""
+    nodes: list[Node] = []
+
+    def start(code: str, *words: object, **options: object) -> Node:
+        nodes.append(Node(tmp_path / f"record-{len(nodes)}", code, *words, **options))  # type: ignore[arg-type]
+        return nodes[-1]
+
+    yield start
+    for node in nodes:
+        pid = node.process.pid
+        kill_until_gone(lambda pid=pid: descendants(pid))  # type: ignore[misc]
+        node.process.kill()
+        node.process.communicate()
+
+
+def test_a_program_that_ends_by_a_signal_of_slurms_is_not_signalled_again_by_the_stop_after_it(
+    start: Start,
+) -> None:
+    """A supervisor that Slurm ends with the job stops its replicas."""
+    node = start(COUNTS, 8.0)
+    node.process.send_signal(signal.SIGTERM)
+    assert node.line() == "SIGTERM"
+    node.want_end()
+    assert node.rest() == []
+    assert node.noted["code"] == 0
+
+
+def test_a_signal_that_slurm_sends_late_is_not_the_second_one(start: Start) -> None:
+    """As by a slurmctld that is away for a while: the program was signalled without it."""
+    node = start(COUNTS, 3.0)
+    node.want_end()
+    assert node.line() == "SIGTERM"
+    node.process.send_signal(signal.SIGTERM)
+    assert node.rest() == []
+    assert "signalled" not in node.noted
+
+
+def test_a_program_that_went_on_after_its_notice_is_signalled_for_a_stop(start: Start) -> None:
+    node = start(COUNTS, 60.0, kill_wait=2.0)
+    node.process.send_signal(signal.SIGTERM)
+    assert node.line() == "SIGTERM"
+    time.sleep(2.5)
+    node.want_end()
+    node.process.send_signal(signal.SIGTERM)
+    assert node.line() == "SIGTERM"
