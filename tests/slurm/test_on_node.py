@@ -135,3 +135,35 @@ def test_a_program_that_went_on_after_its_notice_is_signalled_for_a_stop(start: 
     node.want_end()
     node.process.send_signal(signal.SIGTERM)
     assert node.line() == "SIGTERM"
+
+
+# Starts a process of another user, so to speak, and says what it took.
+WITH_ANOTHER = """
+    import signal, subprocess, sys, time
+    another = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "another"])
+    def take(number, frame):
+        another.kill()
+        print("SIGTERM", flush=True)
+        sys.exit(3)
+    signal.signal(signal.SIGTERM, take)
+    print("up", flush=True)
+    time.sleep(600)
+"""
+REFUSES_ANOTHER = """
+import os
+kill = os.kill
+def refuse(pid, number):
+    with open(f"/proc/{pid}/cmdline") as file:
+        if file.read().endswith("another\\0"):
+            raise PermissionError(1, "Operation not permitted")
+    kill(pid, number)
+os.kill = refuse
+"""
+
+
+def test_a_process_that_may_not_be_signalled_ends_no_replica(start: Start) -> None:
+    """As one below `sudo` or a set-uid program."""
+    node = start(WITH_ANOTHER, before=REFUSES_ANOTHER)
+    node.process.send_signal(signal.SIGTERM)
+    assert node.rest() == ["SIGTERM"]
+    assert node.noted["code"] == 3

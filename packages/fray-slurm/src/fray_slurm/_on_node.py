@@ -7,7 +7,6 @@ is in the job's record: the job's supervisor sees srun alone.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from fray.backend import become_subreaper, descendants, kill_until_gone, replace_file
+from fray.backend import become_subreaper, descendants, kill_until_gone, process_tree, replace_file
 from fray_slurm._allocation import PORTS_CHECKED, TOLD, array_id, read, run_id, write
 from fray_slurm._signalling import VARIABLE, Signalling, signalling_in
 
@@ -43,7 +42,7 @@ class Program:
         self._note, self._command = note, command
         packed = os.environ.pop(VARIABLE, None)
         self._signalling = Signalling() if packed is None else signalling_in(packed)
-        self._runs = False
+        self._program: int | None = None
         self._early: list[int] = []  # signals that came before it ran
         self._told_at: float | None = None  # when it was seen first that Fray wants the end, monotonic
         self._is_ending = False  # whether the program has been signalled for that
@@ -72,9 +71,9 @@ class Program:
                 code=_NOT_FOUND, failure=f"could not start {self._command[0]!r}: {error.strerror}{where}"
             )
             return
-        self._runs = True
+        self._program = program.pid
         for early in self._early:
-            _send(early)
+            _send(program.pid, early)
         self._say()
         status, usage = _wait_for(program.pid, self._look)
         program.returncode = os.waitstatus_to_exitcode(status)
@@ -108,10 +107,10 @@ class Program:
     def _hand_on(self, number: int) -> None:
         if number == signal.SIGTERM:
             self._ended_at = time.monotonic()
-        if self._runs:
-            _send(number)
-        else:
+        if self._program is None:
             self._early.append(number)
+        else:
+            _send(self._program, number)
 
     def _is_asked(self) -> bool:
         """Whether Fray itself wants the end, which it says before it asks Slurm for the signal."""
@@ -167,11 +166,13 @@ class Program:
         return True
 
 
-def _send(number: int) -> None:
+def _send(program: int, number: int) -> None:
     """Signal all that descends from this process."""
-    for pid in descendants(os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+    try:
+        found = descendants(os.getpid())
+    except OSError:  # no file can be opened, say
+        found = [program]
+    process_tree.send(found, number)
 
 
 def _seconds_left(signalling: Signalling) -> float:
