@@ -167,3 +167,72 @@ def test_a_process_that_may_not_be_signalled_ends_no_replica(start: Start) -> No
     node.process.send_signal(signal.SIGTERM)
     assert node.rest() == ["SIGTERM"]
     assert node.noted["code"] == 3
+
+
+# Takes a signal while a task runs in another process.
+SIGNALLED = """
+    import signal, sys, time
+    from fray.job import create_job_ctx
+    number = signal.Signals[sys.argv[1]]
+    signal.signal(number, lambda *_: print("taken", flush=True))
+    def work():
+        print("up", flush=True)
+        time.sleep(3)
+        return "done"
+    if __name__ == "__main__":
+        context = create_job_ctx("process?max_workers=1")
+        print(context.get(context.run(work)), flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT"])
+def test_a_signal_of_a_user_ends_no_task_of_the_program_that_takes_it(start: Start, name: str) -> None:
+    node = start(SIGNALLED, name)
+    node.process.send_signal(signal.Signals[name])
+    assert node.rest() == ["taken", "done"]
+
+
+def test_a_signal_of_a_user_reaches_a_program_that_waits_for_it(start: Start) -> None:
+    node = start(
+        """
+        import signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        print("up", flush=True)
+        print(signal.sigwait([signal.SIGUSR1]).name, flush=True)
+        """
+    )
+    node.process.send_signal(signal.SIGUSR1)
+    assert node.rest() == ["SIGUSR1"]
+
+
+# A supervisor, by its command line, of a job that the program has launched.
+LAUNCHES = """
+    import signal, subprocess, sys
+    from fray.backend import SUPERVISOR_MODULE
+    waits = (
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]);"
+        "print('up', flush=True); print(signal.sigtimedwait([signal.SIGUSR1], 3.0))"
+    )
+    subprocess.run([sys.executable, "-c", waits, SUPERVISOR_MODULE], check=True)
+"""
+
+
+def test_a_signal_of_a_user_does_not_reach_the_jobs_that_a_job_launched(start: Start) -> None:
+    node = start(LAUNCHES)
+    node.process.send_signal(signal.SIGUSR1)
+    assert node.rest() == ["None"]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_a_signal_of_a_user_that_ends_a_program_ends_it(start: Start, name: str) -> None:
+    number = signal.Signals[name]
+    code = f"""
+        import signal, time
+        signal.signal({number:d}, signal.SIG_DFL)
+        print("up", flush=True)
+        time.sleep(600)
+    """
+    node = start(code)
+    node.process.send_signal(number)
+    assert node.rest() == []
+    assert node.noted["code"] == -number

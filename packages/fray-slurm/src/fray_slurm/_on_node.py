@@ -167,12 +167,32 @@ class Program:
 
 
 def _send(program: int, number: int) -> None:
-    """Signal all that descends from this process."""
+    """Signal what descends from this process: by SIGTERM all of it, by others what takes them.
+
+    They would end others, such as Fray's own processes there. Jobs that were launched there have signals of
+    their own; and what is meant to end a program does so, as where Slurm sends it.
+    """
+    from fray.backend import SUPERVISOR_MODULE
+
+    is_last = number == signal.SIGTERM
     try:
-        found = descendants(os.getpid())
+        found = descendants(os.getpid(), None if is_last else SUPERVISOR_MODULE)
     except OSError:  # no file can be opened, say
         found = [program]
+    if not is_last:
+        ends = number not in (signal.SIGUSR1, signal.SIGUSR2)
+        found = [pid for pid in found if _takes(pid, number) or (ends and pid == program)]
     process_tree.send(found, number)
+
+
+def _takes(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, or blocks it, as one does that waits for it."""
+    try:
+        with open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123
+            lines = [line.split() for line in file if line.startswith(("SigBlk:", "SigCgt:"))]
+    except OSError:  # it has ended
+        return False
+    return any(int(mask, 16) >> (number - 1) & 1 for _, mask in lines)
 
 
 def _seconds_left(signalling: Signalling) -> float:
