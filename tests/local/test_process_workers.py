@@ -25,6 +25,7 @@ from fray import (
     WorkerDiedError,
     create_context,
 )
+from fray.backend import process_tree
 from fray.testing import tasks
 from fray.testing.gates import Gate, until
 from fray.testing.interrupting import interrupted
@@ -301,6 +302,28 @@ class TestStopping:
                     program.kill()
 
         assert context.get(context.run(start_and_interrupt)) == -signal.SIGINT
+
+    @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+    def test_a_signal_to_all_of_a_program_ends_no_task(self, tmp_path: Path, number: signal.Signals) -> None:
+        """As Slurm sends it, where it knows processes by their descent."""
+        started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+
+        def work() -> str:
+            started.open()
+            gate.wait()
+            return subprocess.run(
+                [sys.executable, "-c", f"import signal; print(signal.getsignal({number:d}).name)"],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+
+        with create_context("process", max_workers=1) as context:
+            ref = context.run(work)
+            started.wait()
+            process_tree.send(process_tree.descendants(os.getpid()), number)
+            gate.open()
+            assert context.get(ref, timeout=30) == "SIG_DFL\n"
 
 
 class TestResources:

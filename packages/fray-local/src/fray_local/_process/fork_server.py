@@ -45,7 +45,8 @@ _DETACHED_ACTOR = (
     "import sys; sys.path[:] = {path!r}; "
     "from fray_local._process.worker.detached_actor import main; main(*{descriptors})"
 )
-_SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NOT_OURS = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)  # sent to all of a program, which takes them
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, *_NOT_OURS)
 
 
 def main(descriptor: int) -> None:
@@ -149,7 +150,7 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             for name in _SIGNALS:
                 # A handler, for the programs that tasks start: unlike SIG_IGN it does not outlive exec.
-                signal.signal(name, _noted if name == signal.SIGINT else signal.SIG_DFL)
+                signal.signal(name, _noted if name in _NOT_OURS else signal.SIG_DFL)
             os.setpgid(0, 0)
             _die_with_parent(server)
             become_subreaper()
