@@ -31,7 +31,7 @@ killed; its node does not see the record; another process holds the record."""
 PORTS_CHECKED = "_FRAY_CHECK_PORTS"
 """A variable that is set where the job's ports were chosen on another node than that of the replica."""
 LOCK = "lock"  # of a record
-TOLD = ".told"  # beside the note of a step, where Fray itself wants its end
+TOLD = ".told"  # beside the note of a step, with a word in it where Fray itself wants its end
 RECORD = "{record}"  # in the command of a supervisor that each task of an array completes
 # What srun takes for its own options; each step says these itself.
 _OPTIONS_OF_SRUN = frozenset(

@@ -14,7 +14,14 @@ import subprocess
 import sys
 import time
 
-from fray.backend import become_subreaper, descendants, kill_until_gone, process_tree, replace_file
+from fray.backend import (
+    SUPERVISOR_MODULE,
+    become_subreaper,
+    descendants,
+    kill_until_gone,
+    process_tree,
+    replace_file,
+)
 from fray_slurm._allocation import PORTS_CHECKED, TOLD, array_id, read, run_id, write
 from fray_slurm._signalling import VARIABLE, Signalling, signalling_in
 
@@ -114,7 +121,11 @@ class Program:
 
     def _is_asked(self) -> bool:
         """Whether Fray itself wants the end, which it says before it asks Slurm for the signal."""
-        return os.path.exists(self._note + TOLD)  # noqa: PTH110
+        try:
+            with open(self._note + TOLD) as file:  # noqa: PTH123
+                return file.read() != ""
+        except OSError:
+            return False
 
     def _look(self) -> None:
         """End the program where Fray wants that and Slurm does not do it: its controller may be away."""
@@ -158,6 +169,10 @@ class Program:
         # A signal whose handler writes it too comes before or after.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT)
         try:
+            # Before the note, from which on a word may be in it. A host goes on for a minute without a file
+            # of another host that it has missed once; what is in one NFS shows whenever it is opened.
+            with open(self._note + TOLD, "a"):  # noqa: PTH123
+                pass
             write(self._note, self._values)
         except OSError:
             return False
@@ -172,8 +187,6 @@ def _send(program: int, number: int) -> None:
     They would end others, such as Fray's own processes there. Jobs that were launched there have signals of
     their own; and what is meant to end a program does so, as where Slurm sends it.
     """
-    from fray.backend import SUPERVISOR_MODULE
-
     is_last = number == signal.SIGTERM
     try:
         found = descendants(os.getpid(), None if is_last else SUPERVISOR_MODULE)
@@ -186,7 +199,7 @@ def _send(program: int, number: int) -> None:
 
 
 def _takes(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal, or blocks it, as one does that waits for it."""
+    """Whether a process has a handler for a signal, or blocks it, as where a thread waits for it."""
     try:
         with open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123
             lines = [line.split() for line in file if line.startswith(("SigBlk:", "SigCgt:"))]

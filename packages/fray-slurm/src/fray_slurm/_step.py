@@ -173,8 +173,8 @@ class Step:
         if step is None:
             self._srun.terminate()  # nothing runs yet
             return
-        with contextlib.suppress(OSError), open(self._note + TOLD, "w"):  # noqa: PTH123
-            pass
+        with contextlib.suppress(OSError), open(self._note + TOLD, "w") as file:  # noqa: PTH123
+            file.write("end")
         subprocess.run(["scancel", "--signal=TERM", step], capture_output=True, check=False)
 
     def _hold(self, patience: float) -> None:
