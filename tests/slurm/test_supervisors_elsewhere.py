@@ -1,6 +1,8 @@
 """Jobs whose supervisors this host cannot ask, as on a login node: what Slurm says of them counts."""
 
+import contextlib
 import json
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fray.cluster import Cluster, JobRequest, JobStatus, create_cluster
+from fray.backend import SupervisorLock
+from fray.cluster import Cluster, JobRequest, JobStatus, ResourceConfig, create_cluster
 from fray.testing.cluster import launch, program, until
 from fray_slurm.testing import RecordedSlurm
 
@@ -35,6 +38,23 @@ def test_the_record_of_a_job_that_runs_is_not_removed_by_force(
     until(lambda: cluster.poll(job_id).finished, "the queue is asked again", 20)
     cluster.remove(job_id, force=True)
     assert cluster.list_jobs() == []
+
+
+def test_a_job_is_not_removed_by_force_while_a_replica_runs_and_the_record_of_another_is_held(
+    cluster: Cluster, recorded: RecordedSlurm, runs_elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    """As on NFS, which keeps the locks of a host that has failed."""
+    job_id = launch(cluster, program("pass"), resources=ResourceConfig(cpu=1, ram="100m", replicas=2))
+    replicas = [tmp_path / "records" / job_id / "replicas" / str(number) for number in range(2)]
+    for replica in replicas:
+        runs_elsewhere(replica)
+    recorded.says("squeue", "77_0|NODE_FAIL|1:00|None\n77_1|RUNNING|1:00|None\n")
+    held = SupervisorLock.acquire(os.fspath(replicas[0] / "lock"))
+    assert held is not None
+    until(lambda: cluster.poll(job_id).tasks[0].status.finished, "the queue is asked again", 20)
+    with contextlib.closing(held), pytest.raises(ValueError, match="is Slurm job 77_1, which is RUNNING"):
+        cluster.remove(job_id, force=True)
+    assert cluster.poll(job_id).tasks[1].status is JobStatus.RUNNING
 
 
 def end(record: Path) -> None:

@@ -255,9 +255,9 @@ class SlurmCluster(SlurmLaunches):
             ValueError: It has not ended; with `force` too, where Slurm says that it has not.
         """
         for each in self._records.find(job_id).with_descendants():
-            with contextlib.suppress(*(ClusterUnavailableError,) if force else ()):
-                self._settle(each)
-                self._refuse_unfinished(each)
+            for check in (self._settle, self._refuse_unfinished):  # a replica may run whose peer is held
+                with contextlib.suppress(*(ClusterUnavailableError,) if force else ()):
+                    check(each)
         super().remove(job_id, force=force)
 
     def _refuse_unfinished(self, record: JobRecord) -> None:
