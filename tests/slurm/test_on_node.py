@@ -14,6 +14,7 @@ import pytest
 
 from fray.backend import descendants, kill_until_gone
 from fray.testing.cluster import until
+from fray_slurm.testing import RecordedSlurm
 
 # Says of each SIGTERM that it came, and ends so many seconds after the first one.
 COUNTS = """
@@ -269,3 +270,20 @@ def test_a_stop_is_no_preemption_where_a_host_sees_late_what_another_has_written
     assert node.rest() == ["SIGTERM"]
     assert "signalled" not in node.noted
     assert not node.notice.exists()
+
+
+@pytest.mark.parametrize("preempted", [True, False], ids=["preempted", "cancelled"])
+def test_the_notice_of_a_preemption_has_all_of_the_partitions_grace(
+    recorded: RecordedSlurm, start: Start, preempted: bool
+) -> None:
+    """Of any other signal that comes long before the end, `KillWait` is what is known."""
+    end, now = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + more)) for more in (600, 0))
+    why = f"PreemptTime={now}" if preempted else "PreemptTime=None"
+    recorded.says(
+        "scontrol", f"JobId=7 JobState=RUNNING Reason=None {why} EndTime={end} TimeLimit=1-00:00:00\n"
+    )
+    node = start(COUNTS, 0.5)
+    node.process.send_signal(signal.SIGTERM)
+    assert node.rest() == ["SIGTERM"]
+    left = float(node.notice.read_text()) - time.time()
+    assert 500.0 < left <= 600.0 if preempted else 0.0 < left <= 30.0

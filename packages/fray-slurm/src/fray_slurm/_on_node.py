@@ -221,8 +221,11 @@ def _seconds_left(signalling: Signalling) -> float:
     except (OSError, subprocess.TimeoutExpired):
         return signalling.kill_wait
     job = read_details(done.stdout)
-    left = 0.0 if job is None or job.ends_at is None else job.ends_at - time.time()
-    return left if 0 < left < signalling.near_limit else signalling.kill_wait
+    if job is None or job.ends_at is None:
+        return signalling.kill_wait
+    left = job.ends_at - time.time()
+    means_it = job.preempted or left < signalling.near_limit  # a partition's grace may be long
+    return left if left > 0 and means_it else signalling.kill_wait
 
 
 def _wait_for(program: int, look: Callable[[], None]) -> tuple[int, dict[str, float | None]]:
