@@ -126,6 +126,31 @@ def test_accounts_that_fail_for_an_unknown_reason_lose_no_job(
     assert "time limit" in str(cluster.poll(job_id).error_message)
 
 
+def test_accounts_that_fail_again_after_an_hour_lose_no_job(
+    cluster: Cluster, recorded: RecordedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are asked only while a job is missing; those that fail for five minutes may not be kept at all."""
+    passed, clock = 0.0, time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + passed)
+    job_id = launch(cluster, program("pass"))
+    recorded.says("sacct", "", error="sacct: error: slurm_persist_conn_open: No route to host", code=1)
+    until(lambda: "No route to host" in str(cluster.poll(job_id).pending_reason), "they are asked", 20)
+    recorded.says("squeue", "77|PENDING|1:00|Priority\n")
+    until(lambda: "higher priority" in str(cluster.poll(job_id).pending_reason), "it is there again", 20)
+    passed, asked = 3600.0, len(recorded.calls("sacct"))
+    recorded.says("squeue", "")
+
+    def is_asked() -> bool:
+        assert cluster.poll(job_id).status is JobStatus.PENDING
+        return len(recorded.calls("sacct")) > asked + 3
+
+    until(is_asked, "they are asked again", 20)
+    for _ in range(40):
+        passed += 10.0
+        cluster.poll(job_id)
+    until(lambda: cluster.poll(job_id).finished, "it is given up", 20)
+
+
 def test_a_host_that_cannot_start_a_command_leaves_jobs_as_they_were(
     cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

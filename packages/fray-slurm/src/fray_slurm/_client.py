@@ -35,6 +35,7 @@ _AWAY = (
 _LARGEST_ARRAY = 1001  # Slurm's own default
 _ASKS_AGAIN = 30.0  # seconds for which a name is not asked for again while no command is answered
 _ACCOUNTS_WITHIN = 300.0  # seconds for which accounting that fails is taken for one that is away
+_IN_A_ROW = 120.0  # seconds between two failures of one row, at the most: a job is looked at each minute
 _UNKNOWN_TASK = "not found"  # of an array
 _UNKNOWN_JOB = "invalid job id specified"
 
@@ -53,7 +54,7 @@ class SlurmClient:
     def __init__(self, cluster: str | None = None) -> None:
         self._cluster = cluster
         self._accounting = True
-        self._accounts_fail_since: float | None = None
+        self._accounts_failed: tuple[float, float] | None = None  # the first and the last of a row, monotonic
         self._name: str | None = None
         self._names_from = 0.0  # when its name may be asked for, by the monotonic clock
         self.seconds = 0.0
@@ -110,11 +111,13 @@ class SlurmClient:
         except SlurmError as error:
             self._accounting = "disabled" not in str(error)
             now = time.monotonic()
-            self._accounts_fail_since = self._accounts_fail_since or now
-            if self._accounting and now - self._accounts_fail_since < _ACCOUNTS_WITHIN:
+            first, last = self._accounts_failed or (now, now)
+            first = first if now - last <= _IN_A_ROW else now  # it was not asked meanwhile
+            self._accounts_failed = (first, now)
+            if self._accounting and now - first < _ACCOUNTS_WITHIN:
                 raise ClusterUnavailableError(str(error)) from None
             return {}
-        self._accounts_fail_since = None
+        self._accounts_failed = None
         return found
 
     def details(self, job_id: str) -> SlurmJob | None:
