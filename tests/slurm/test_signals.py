@@ -38,6 +38,21 @@ TAKES = """
         time.sleep(0.05)
 """
 
+# Notes each SIGTERM, and takes eight seconds to end from the first one on.
+SAVES = """
+    import pathlib, signal, sys, time
+    folder = pathlib.Path(sys.argv[1])
+    def take(number, frame):
+        with (folder / "taken").open("a") as file:
+            print(signal.Signals(number).name, file=file)
+    signal.signal(signal.SIGTERM, take)
+    print("up", flush=True)
+    while not (folder / "taken").exists():
+        time.sleep(0.05)
+    time.sleep(8)
+    (folder / "saved").touch()
+"""
+
 
 def may_make_control_groups() -> bool:
     """Whether a Slurm of this user can have `proctrack/cgroup`: a container often cannot."""
@@ -124,6 +139,21 @@ def test_a_job_that_is_cancelled_is_stopped_with_what_it_launched(
     assert (info.status, info.tasks[0].reason) == (JobStatus.STOPPED, ExitReason.STOPPED)
     written = (tmp_path / "records" / job_id / "status.json").read_text()
     assert '"stopped"' in written
+
+
+@pytest.mark.parametrize("tracking", TRACKINGS)
+def test_a_program_that_saves_when_it_is_cancelled_gets_one_signal(
+    tmp_path: Path, number_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tracking: str
+) -> None:
+    with LocalSlurm(nodes=1, kill_wait=20, client_timeout=2, tracking=tracking) as slurm:
+        monkeypatch.setenv("SLURM_CONF", slurm.variables["SLURM_CONF"])
+        cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
+        job_id = launch(cluster, below_a_shell(SAVES, tmp_path), "saves")
+        assert next(iter(cluster.monitor(job_id))) == "up"
+        slurm.run("scancel", number_of(job_id))
+        until((tmp_path / "saved").exists, "it has saved", PATIENCE)
+        assert taken(tmp_path) == ["SIGTERM"]
+        assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.STOPPED
 
 
 def test_a_signal_of_a_user_reaches_the_program_and_ends_nothing(
