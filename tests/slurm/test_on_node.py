@@ -129,6 +129,19 @@ def test_a_signal_that_slurm_sends_late_is_not_the_second_one(start: Start) -> N
     assert "signalled" not in node.noted
 
 
+def test_a_stop_that_comes_while_slurm_is_asked_how_long_the_program_has_is_not_the_second_one(
+    recorded: RecordedSlurm, start: Start, tmp_path: Path
+) -> None:
+    scontrol = tmp_path / "recorded" / "scontrol"
+    scontrol.write_text(scontrol.read_text().replace("exit ", "sleep 1.5\nexit "))
+    node = start(COUNTS, 3.0)
+    node.process.send_signal(signal.SIGTERM)
+    until(lambda: recorded.calls("scontrol"), "Slurm is asked", 60)
+    node.want_end()
+    node.process.send_signal(signal.SIGTERM)
+    assert node.rest() == ["SIGTERM"]
+
+
 def test_a_program_that_went_on_after_its_notice_is_signalled_for_a_stop(start: Start) -> None:
     node = start(COUNTS, 60.0, kill_wait=2.0)
     node.process.send_signal(signal.SIGTERM)

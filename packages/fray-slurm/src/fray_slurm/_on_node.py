@@ -53,7 +53,7 @@ class Program:
         self._early: list[int] = []  # signals that came before it ran
         self._told_at: float | None = None  # when it was seen first that Fray wants the end, monotonic
         self._is_ending = False  # whether the program has been signalled for that
-        self._ended_at = -math.inf  # when it got SIGTERM last, monotonic
+        self._noticed_at = -math.inf  # when Slurm wanted the end last, monotonic
         self._values: dict[str, object] = {
             "step": f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}",
             "run": run_id(os.environ),
@@ -92,14 +92,13 @@ class Program:
         """Take a signal of Slurm's, and hand it on where Slurm has not sent it to the program itself."""
         told = self._is_asked()
         if number == signal.SIGTERM and not told:
+            self._noticed_at = time.monotonic()
             self._say(signalled=True)
             if self._signalling.reaches_tree:  # then the program may ask for it now
                 self._give_notice(self._signalling.kill_wait)
             self._give_notice(_seconds_left(self._signalling))
         if self._signalling.reaches_tree:
-            if number == signal.SIGTERM:
-                self._is_ending |= told
-                self._ended_at = time.monotonic()
+            self._is_ending |= told and number == signal.SIGTERM
         elif number == signal.SIGTERM and told:
             self._end()
         else:
@@ -107,13 +106,11 @@ class Program:
 
     def _end(self) -> None:
         """Signal the program for Fray, once; not while it may be ending by a signal of Slurm's."""
-        if not self._is_ending and time.monotonic() - self._ended_at > self._signalling.kill_wait:
+        if not self._is_ending and time.monotonic() - self._noticed_at > self._signalling.kill_wait:
             self._is_ending = True
             self._hand_on(signal.SIGTERM)
 
     def _hand_on(self, number: int) -> None:
-        if number == signal.SIGTERM:
-            self._ended_at = time.monotonic()
         if self._program is None:
             self._early.append(number)
         else:
