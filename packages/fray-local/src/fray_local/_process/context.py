@@ -131,9 +131,9 @@ class ProcessContext(TaskRunnerContext):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        succeeds = isinstance(error, SystemExit) and error.code in (None, 0)
-        if kind is not None and not issubclass(kind, Exception) and not succeeds:
-            self.abort()  # Ctrl-C, or the program fails: nobody wants what still runs
+        fails = isinstance(error, SystemExit) and error.code not in (None, 0)
+        if fails or isinstance(error, KeyboardInterrupt):
+            self.abort()  # the program ends: nobody wants what still runs
         super().__exit__(kind, error, traceback)
 
     def end_of_program(self) -> None:
