@@ -106,6 +106,115 @@ def test_a_context_without_threads_works_in_a_child(spec: str) -> None:
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
+AT_THE_FORK = {
+    "an async actor lives": """
+        actor = context.create_actor(Waits)
+        context.get(actor.answer())
+        use = lambda: context.get(actor.answer())
+        """,
+    "a call of an async actor is under way": """
+        ref = context.create_actor(Waits).until_released()
+        use = lambda: context.get(ref)
+        """,
+    "another thread runs a task": """
+        running = threading.Event()
+        def hold():
+            running.set()
+            released.wait()
+        threading.Thread(target=context.run, args=[hold]).start()
+        running.wait()
+        use = lambda: context.run(abs, -1)
+        """,
+    "another thread runs a method": """
+        running = threading.Event()
+        class Holds:
+            def hold(self):
+                running.set()
+                released.wait()
+        actor = context.create_actor(Holds)
+        threading.Thread(target=lambda: actor.hold()).start()
+        running.wait()
+        use = lambda: context.get(actor.hold())
+        """,
+}
+
+
+@pytest.mark.parametrize("moment", AT_THE_FORK)
+@pytest.mark.parametrize("spec", ["sync", "threadpool?max_workers=2"])
+def test_a_child_learns_that_calls_are_left_to_threads_of_its_parent(spec: str, moment: str) -> None:
+    program = """
+        import asyncio, os, signal, sys, threading
+        from fray import WrongProcessError, create_context
+
+        class Waits:
+            async def answer(self):
+                return 1
+            async def until_released(self):
+                while not released.is_set():
+                    await asyncio.sleep(0.01)
+
+        released = threading.Event()
+        with create_context(sys.argv[1]) as context:
+            exec(sys.argv[2])
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                try:
+                    use()
+                except WrongProcessError:
+                    print("learned", flush=True)
+                context.shutdown()
+                os._exit(0)
+            print(os.waitpid(child, 0)[1])
+            released.set()
+            print(context.get(context.run(abs, -1)))
+        """
+    done = run(program, spec, textwrap.dedent(AT_THE_FORK[moment]))
+    assert (done.stdout, done.stderr) == ("learned\n0\n1\n", "")
+
+
+def test_a_task_and_an_actor_that_fork_use_their_context_on_in_the_child() -> None:
+    done = run(
+        """
+        import os, signal, threading
+        from fray import create_context
+
+        class Quick:
+            async def answer(self):
+                return 1
+
+        class Forks:
+            def fork(self):
+                return fork()
+
+        def fork():
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                with context:
+                    print(context.get(context.run(abs, -1)), flush=True)
+                os._exit(0)
+            return os.waitpid(child, 0)[1]
+
+        with create_context("sync") as context:
+            threads = [threading.Thread(target=context.run, args=[abs, -1]) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            print(context.get(context.run(fork)), context.get(context.create_actor(Forks).fork()))
+            quick = context.create_actor(Quick)
+            context.get(quick.answer())
+            context.kill(quick)
+            for thread in threading.enumerate():
+                if thread.name.startswith("fray-actor"):
+                    thread.join()
+            print(fork())  # the async actor's thread has ended
+        """
+    )
+    assert (done.stdout, done.stderr) == ("1\n1\n0 0\n1\n0\n", "")
+
+
 def test_a_child_that_waits_for_an_item_of_a_stream_learns_it_too(spec: str, tmp_path: Path) -> None:
     done = run(
         """

@@ -40,6 +40,11 @@ class EventLoopActor:
         self._tasks: dict[Any, asyncio.Task[None]] = {}
         self._waiting: dict[Any, asyncio.Event] = {}
 
+    @property
+    def runs(self) -> bool:
+        """Whether its thread was started and has not ended."""
+        return self._loop is not None and not self._loop.is_closed()
+
     def start(self, calls: Sequence[Any]) -> None:
         """Hand calls to the loop; the first one is the constructor's and starts it."""
         if self._loop is None:

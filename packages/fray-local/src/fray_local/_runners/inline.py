@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from fray import DeadlockError
 from fray.backend import (
@@ -26,6 +27,8 @@ class InlineRunner(InProcessRunner):
     def __init__(self, *, check_serialization: bool) -> None:
         super().__init__(check_serialization=check_serialization)
         self._executor = CallExecutor(check_serialization=check_serialization, inline=True)
+        self._inside = ThreadsInside()
+        self._loops: WeakSet[LoopBesideInline] = WeakSet()
 
     def submit(self, job: Callable[[], None]) -> None:
         """Do it here."""
@@ -36,29 +39,50 @@ class InlineRunner(InProcessRunner):
         if _thread.settles_on_loop:
             _run_aside(partial(self.start, calls))
             return
-        for call in calls:
-            with apart():
-                ready = self._executor.run(call)
-            dispatch(ready)
+        with self._inside:
+            for call in calls:
+                with apart():
+                    ready = self._executor.run(call)
+                dispatch(ready)
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
         """Make the items that were requested; always here, as the context's end waits for this."""
         if parked:
-            with apart():
+            with self._inside, apart():
                 self._executor.run(call)  # nothing becomes ready by a stream
 
     def new_actor(self, actor: Any) -> Any:
         """Return what runs an actor's calls."""
         if actor.asynchronous:
-            return LoopBesideInline(actor, self._executor)
-        return InlineActor(self._executor)
+            loop = LoopBesideInline(actor, self._executor)
+            self._loops.add(loop)
+            return loop
+        return InlineActor(self._executor, self._inside)
 
     def close(self, *, wait: bool) -> None:
         """Do nothing: there is no thread to end."""
 
     def disown(self) -> bool:
-        """Return that a child can use it: there was no thread to lose."""
-        return True
+        """Return whether a child can use it: no call is left to a thread that only the parent has."""
+        return not self._inside.others and not any(loop.runs for loop in self._loops)
+
+
+class ThreadsInside:
+    """Around what runs calls: which threads do so at the moment, once for each of their nested calls."""
+
+    def __init__(self) -> None:
+        self._threads: list[int] = []  # changed by single steps of the interpreter
+
+    @property
+    def others(self) -> bool:
+        """Whether another thread than this one is inside."""
+        return any(thread != threading.get_ident() for thread in self._threads)
+
+    def __enter__(self) -> None:
+        self._threads.append(threading.get_ident())
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._threads.remove(threading.get_ident())
 
 
 class _Thread(threading.local):
@@ -96,22 +120,20 @@ class InlineActor:
 
     interrupts = False
 
-    def __init__(self, executor: CallExecutor) -> None:
-        self._executor = executor
+    def __init__(self, executor: CallExecutor, inside: ThreadsInside) -> None:
+        self._executor, self._inside = executor, inside
         self._queue: deque[Any] = deque()
         self._alone = OneAtATime()
         self._instance: Any = None
 
     def start(self, calls: Sequence[Any]) -> None:
         """Run them now, unless another thread does, which then runs these, too."""
-        self._queue.extend(calls)
-        if _thread.settles_on_loop:
-            _run_aside(self._run_all)
-        else:
-            self._run_all()
-
-    def _run_all(self) -> None:
-        self._alone.drain(self._queue, self._run_queued)
+        with self._inside:
+            self._queue.extend(calls)
+            if _thread.settles_on_loop:
+                _run_aside(partial(self.start, ()))
+            else:
+                self._alone.drain(self._queue, self._run_queued)
 
     def _run_queued(self) -> None:
         outer, before = _thread.actors, set_lender(self)
