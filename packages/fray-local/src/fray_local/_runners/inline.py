@@ -152,7 +152,7 @@ class InlineActor:
 
     def lend(self, timeout: float | None, sources: Sequence[Any]) -> None:
         """Refuse to wait for ever for a call of an actor that this thread is inside of."""
-        if timeout is None and any(_waits_for(source, _thread.actors) for source in sources):
+        if timeout is None and _wait_for(sources, _thread.actors):
             raise DeadlockError(
                 "an actor's method waits for a call that can only run after it: an actor runs one call at "
                 "a time; call the method directly on self instead of through the handle"
@@ -179,11 +179,16 @@ class InlineActor:
         """Do nothing: there is no thread to end."""
 
 
-def _waits_for(source: Any, actors: tuple[InlineActor, ...]) -> bool:
+def _wait_for(sources: Sequence[Any], actors: tuple[InlineActor, ...]) -> bool:
     """Return whether a reference, or a call, can only settle after a method of one of these actors."""
-    call = source if hasattr(source, "runner") else source.call
-    if call is None:
-        return False
-    if getattr(call.runner, "runner", None) in actors:
-        return True
-    return any(_waits_for(ref, actors) for ref in call.refs)
+    left, seen = list(sources), set[Any]()
+    while left:
+        source = left.pop()
+        call = source if hasattr(source, "runner") else source.call
+        if call is None or call in seen:
+            continue
+        seen.add(call)
+        if getattr(call.runner, "runner", None) in actors:
+            return True
+        left += call.refs
+    return False
