@@ -2,14 +2,21 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fray import ActorDiedError, ActorOptions, JobContext, TaskCancelledError, create_context
+from fray.testing.deadline import deadline
+from fray.testing.gates import Gate
+
+SPECS = ["sync", "threadpool?max_workers=2", "process?max_workers=2"]
 
 
-@pytest.fixture(params=["sync", "threadpool?max_workers=2", "process?max_workers=2"])
+@pytest.fixture(params=SPECS)
 def context(request: pytest.FixtureRequest) -> Iterator[JobContext]:
     with create_context(request.param) as context:
         yield context
@@ -82,3 +89,56 @@ class TestAsyncActors:
         for call in (getattr(actor, end), lambda: waiting, actor.answer):
             with pytest.raises(ActorDiedError):
                 context.get(call(), timeout=60)
+
+
+class Leaver:
+    """An async actor that leaves something running in the background."""
+
+    async def leave(self, what: str, started: Gate, gate: Gate) -> None:
+        work = asyncio.to_thread(_hold, started, gate) if what == "a thread" else _generate(started)
+        self.work = asyncio.create_task(work)
+        while not started.is_open():
+            await asyncio.sleep(0.01)
+
+
+def _hold(started: Gate, gate: Gate) -> None:
+    started.open()
+    gate.wait()
+
+
+async def _generate(started: Gate) -> None:
+    async def endless() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.Event().wait()
+
+    _kept.append(endless())
+    await anext(_kept[0])
+    started.open()
+
+
+_kept: list[Any] = []
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("what", ["a thread", "an async generator that does not close"])
+def test_what_an_actor_leaves_running_holds_up_the_end_for_a_while_only(
+    spec: str, what: str, tmp_path: Path
+) -> None:
+    started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+    try:
+        with deadline(40), create_context(spec) as context:
+            context.get(context.create_actor(Leaver).leave(what, started, gate))
+    finally:
+        gate.open()
+        _kept.clear()
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool?max_workers=2"])
+def test_a_thread_that_an_actor_left_and_that_ends_soon_is_waited_for(spec: str, tmp_path: Path) -> None:
+    started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+    with deadline(40), create_context(spec) as context:
+        context.get(context.create_actor(Leaver).leave("a thread", started, gate))
+        threading.Timer(0.5, gate.open).start()
+    assert gate.is_open()

@@ -74,8 +74,8 @@ class EventLoopActor:
         finally:
             self._instance = None
             _finish(loop, _ended(loop))
-            _finish(loop, loop.shutdown_asyncgens())
-            _finish(loop, loop.shutdown_default_executor())
+            _finish(loop, _for_a_while(loop.shutdown_asyncgens()))
+            _finish(loop, _for_a_while(_threads_ended(loop)))
             loop.close()
 
     # On the loop's thread.
@@ -205,6 +205,30 @@ def _finish(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> 
     while not task.done():
         with contextlib.suppress(BaseException):  # SystemExit, say, of a task that was cancelled
             loop.run_until_complete(task)
+
+
+async def _for_a_while(work: Coroutine[Any, Any, Any]) -> None:
+    task = asyncio.ensure_future(work)
+    await asyncio.wait([task], timeout=_END_SECONDS)
+    task.cancel()
+
+
+async def _threads_ended(loop: asyncio.AbstractEventLoop) -> None:
+    """Wait for what `asyncio.to_thread` runs. The loop's own method for that cannot be cancelled.
+
+    What is not waited for runs on, and the interpreter waits for it at the program's end.
+    """
+    executor: Any = getattr(loop, "_default_executor", None)
+    ended = asyncio.Event()
+
+    def join() -> None:
+        executor.shutdown()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it took too long
+            loop.call_soon_threadsafe(ended.set)
+
+    if executor is not None:
+        start_thread(threading.Thread(target=join, name="fray-actor-end", daemon=True))
+        await ended.wait()
 
 
 async def _ended(loop: asyncio.AbstractEventLoop) -> None:
