@@ -151,6 +151,7 @@ class EventLoop:
         return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
 
     def guarded(self, act: Callable[[], None]) -> None:
+        """On the loop's thread: call something that must not end it."""
         try:
             act()
         except Exception:  # noqa: BLE001 - one bad message must not silence all workers

@@ -9,6 +9,7 @@ from fray.job import ActorHandle
 from fray_local._process.owner.actor_reservations import ActorReservation
 from fray_local._process.owner.event_loop import EventLoop
 from fray_local._process.owner.fork_server_client import ForkServers
+from fray_local._process.owner.output_writer import OutputWriters
 from fray_local._process.owner.resources import Resources
 from fray_local._process.protocol.serialization import SerializedFunction
 from fray_local._process.protocol.values import Budget
@@ -38,6 +39,10 @@ class Requests(Protocol):
 
     budget: Budget
     owner: tuple[Any, ...]
+    outputs: OutputWriters
+
+    def is_ending(self) -> bool:
+        """Whether the context takes nothing more from outside."""
 
     def handle(self, worker: Any, message: Any, descriptors: Any) -> None:
         """Handle the messages of a worker: perform its orders, answer its requests."""
@@ -85,6 +90,7 @@ class Runner(Protocol):
     budget: Budget
     loop: EventLoop
     fork_servers: ForkServers
+    outputs: OutputWriters
 
     @property
     def requests(self) -> Requests:

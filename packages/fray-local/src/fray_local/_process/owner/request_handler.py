@@ -70,7 +70,7 @@ class RequestHandler:
 
     def __init__(self, context: OwnerContext, runner: Runner, owner: tuple[Any, ...]) -> None:
         self._context, self._runner, self.owner = context, runner, owner
-        self._engine, self.budget = context.engine, runner.budget
+        self._engine, self.budget, self.outputs = context.engine, runner.budget, runner.outputs
         self._told: dict[type, Callable[..., None]] = {
             Nothing: lambda *_: None,
             Lend: lambda caller, worker, _: worker.owner.lend(worker, caller),
@@ -94,6 +94,10 @@ class RequestHandler:
             FindActor: self._find_actor,
             Kill: self._kill,
         }
+
+    def is_ending(self) -> bool:
+        """Whether the context takes nothing more from outside."""
+        return self._engine.scope.closing
 
     def handle(self, worker: "WorkerConnection", message: Request, descriptors: deque[int]) -> None:
         """Handle the messages of a worker: perform its orders, answer its requests."""

@@ -27,6 +27,7 @@ from fray_local._process.owner.calls import CallState, packs_values
 from fray_local._process.owner.event_loop import EventLoop
 from fray_local._process.owner.fork_server_client import ForkServers
 from fray_local._process.owner.interfaces import OwnerContext
+from fray_local._process.owner.output_writer import OutputWriters
 from fray_local._process.owner.request_handler import RequestHandler
 from fray_local._process.owner.resources import PLAIN, Needs, Resources
 from fray_local._process.owner.scheduler import Scheduler
@@ -65,6 +66,8 @@ class ProcessRunner:
         # Not with the first call: a program that has ended may submit that, and can start no thread.
         self.loop = EventLoop("fray-event-loop", _refuse_to_wait)
         weakref.finalize(self, self.loop.let_go).atexit = False
+        self.outputs = OutputWriters(self.loop)
+        weakref.finalize(self, self.outputs.let_go).atexit = False
         self._functions: WeakValueDictionary[bytes, SerializedFunction] = WeakValueDictionary()
         self._callbacks = CallbackThreads()
         self._order = count(1)
@@ -266,11 +269,13 @@ class ProcessRunner:
         self.scheduler.close(wait=True)
         self.registry.end()
         self.fork_servers.stop()
+        self.outputs.finish()
         self.loop.stop()
         self._ended.set()
 
     def abort(self) -> None:
         """Kill every process, and fail every call: Ctrl-C may have come between any two steps."""
+        self.outputs.abort()
         if self._started:
             self.scheduler.kill()
             self.registry.abort()

@@ -225,14 +225,9 @@ class WorkerConnection:
         """Take what is not about a call."""
         close_all(descriptors)
 
-    def forward_output(self) -> None:
-        """Pass on what was printed; the output of another program's process goes elsewhere."""
-
     def _taken_over(self, state: int, message: Done | Item, descriptors: deque[int]) -> tuple[int, Blob]:
         """Return what a call gave, or why this process cannot have it: an answer is never lost."""
         try:
-            if message.wrote:  # what a task printed comes out before its result does
-                self.forward_output()
             keeps = self.things(message.keeps) if message.keeps else ()
             blob = received(message.value, descriptors, keeps)
             if message.deltas:

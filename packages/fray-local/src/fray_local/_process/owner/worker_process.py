@@ -4,6 +4,8 @@ import os
 import signal
 import socket
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 from fray_local._process.owner.event_loop import Channel, EventLoop
 from fray_local._process.owner.fork_server_client import (
@@ -20,7 +22,6 @@ from fray_local._process.protocol.values import memory_file
 from fray_local._process.protocol.wire import close_all, describe_failure
 from fray_local._process.worker.leaving import KILLED
 
-_READ = 1
 _HINT = "; if nobody sent it, the system had run out of memory"
 
 
@@ -45,13 +46,15 @@ class WorkerProcess(WorkerConnection):
         self._loop, self._fork_servers, self._requests = loop, fork_servers, requests
         self._why = ""  # this process ended it
         ours, reads, given, self._mark = _files()
+        writers = requests.outputs.stdout, requests.outputs.stderr
         self._outputs = [
-            OutputForwarder(read, name) for read, name in zip(reads, ("stdout", "stderr"), strict=True)
+            OutputForwarder(read, writer, loop, requests) for read, writer in zip(reads, writers, strict=True)
         ]
+        self._held: deque[tuple[Callable[[], None], bool]] = deque()  # and whether it shows what was printed
         self.channel = Channel(loop, ours, self._handle, self._unheard)
         self.channel.listen()
         for output in self._outputs:
-            loop.call_soon(lambda output=output: self._watch(output))  # type: ignore[misc]
+            loop.call_soon(output.watch)
         settings = WorkerSettings(env, import_path(), current_directory(), requests.owner, concurrency)
         if listener is not None:
             given.append(listener.detach())
@@ -67,13 +70,37 @@ class WorkerProcess(WorkerConnection):
             self._why = f"was ended: {describe_failure(error)}"
             self.kill()
 
-    def _watch(self, output: OutputForwarder) -> None:
-        def ready(_: int) -> None:
-            if not output.forward():
-                self._loop.forget(output.descriptor)
+    def _handle(self, message: Message, descriptors: list[int]) -> None:
+        """Handle a message; what a task printed comes out before its result does."""
+        shows = getattr(message, "wrote", False)
+        if shows or self._held:
+            self._in_order(partial(super()._handle, message, descriptors), shows=shows)
+        else:
+            super()._handle(message, descriptors)
 
-        if not output.closed:
-            self._loop.watch(output.descriptor, _READ, ready)
+    def _in_order(self, act: Callable[[], None], *, shows: bool) -> None:
+        """Do something after what came before; with `shows`, once what was printed is written, or soon."""
+        self._held.append((act, shows))
+        if len(self._held) == 1:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._held:
+            act, shows = self._held[0]
+            if shows and not self._is_output_written():
+                self._requests.outputs.look_later(self._go_on)
+                return
+            for output in self._outputs:
+                output.begin_wait()
+            self._held.popleft()
+            self._loop.guarded(act)
+
+    def _is_output_written(self) -> bool:
+        try:
+            written = [output.is_written() for output in self._outputs]  # a look at both
+        except Exception:  # noqa: BLE001 - no memory, say: an answer is never lost
+            return True
+        return all(written)
 
     def runs(self, number: int) -> bool:
         """On the loop's thread: whether that is the call which it has come to."""
@@ -92,11 +119,6 @@ class WorkerProcess(WorkerConnection):
         else:
             super().other(message, descriptors)
 
-    def forward_output(self) -> None:
-        """Pass on what was printed."""
-        for output in self._outputs:
-            output.forward()
-
     # From the fork server, on the loop's thread.
 
     def started(self, pid: int) -> None:
@@ -105,25 +127,28 @@ class WorkerProcess(WorkerConnection):
 
     def failed(self, reason: str) -> None:
         """It could not be started."""
-        self._mark_lost(f"could not be started: {reason}", 0)
+        self._end_with(f"could not be started: {reason}", 0)
 
     def ended(self, status: int) -> None:
         """It is gone; what it sent before still counts."""
         self.channel.drain()
         memory = os.pread(self._mark, SIZE, 0)
         self.channel.recover(*unsent(memory))
-        self.was_killed = status == KILLED
-        self._mark_lost(self._why or _how(status), last_started(memory))
+        self._end_with(self._why or _how(status), last_started(memory), killed=status == KILLED)
+
+    def _end_with(self, how: str, last_started: int, *, killed: bool = False) -> None:
+        """Pass on what it printed, and then what became of its calls."""
+        self._close_files()
+        self._in_order(partial(self._mark_lost, how, last_started, killed), shows=True)
 
     def _close_files(self) -> None:
         mark, self._mark = self._mark, -1
         os.close(mark)
         for output in self._outputs:
-            self._loop.forget(output.descriptor)
             output.close()
 
-    def _mark_lost(self, how: str, last_started: int) -> None:
-        self._close_files()
+    def _mark_lost(self, how: str, last_started: int, killed: bool) -> None:
+        self.was_killed = killed
         self._fork_servers.forget(self.number)
         self._requests.withdraw_all(self)
         self._requests.break_promises(self, how)
