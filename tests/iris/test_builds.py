@@ -20,7 +20,11 @@ def cluster(controller: FakeController) -> Any:
 
 
 def request(**fields: Any) -> JobRequest:
-    environment = {"pip_packages": ["wandb"], "extras": ["tpu"], "env_vars": {"UV_OFFLINE": "1"}}
+    environment: dict[str, Any] = {
+        "pip_packages": ["wandb"],
+        "extras": ["tpu"],
+        "env_vars": {"UV_OFFLINE": "1"},
+    }
     environment |= fields.pop("environment", {})
     return JobRequest("train", TRUE, environment=create_environment(**environment), **fields)
 

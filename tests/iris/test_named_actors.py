@@ -316,9 +316,11 @@ def test_a_worker_process_has_the_context_for_every_callable_as_well(controller:
 
     with create_context(SPEC, tasks="process", max_workers=1) as context:
         asked, plain = context.create_actor(Asked), context.create_actor(Plain)
-        tasks = [partial(kind_here), Asked().ask, Asked().stream, Asked().wait]
-        refs = [*map(context.run, tasks), asked.ask(), asked.stream(), asked.wait(), plain.ask()]
-        assert [values(context, ref) for ref in refs] == [["IrisContext"]] * len(refs)
+        tasks: list[Any] = [partial(kind_here), Asked().ask, Asked().stream, Asked().wait]
+        run: Any = context.run
+        refs: list[Any] = [*map(run, tasks), asked.ask(), asked.stream(), asked.wait(), plain.ask()]
+        found: list[Any] = [values(context, ref) for ref in refs]
+        assert found == [["IrisContext"]] * len(refs)
 
 
 def count_in(counter: Any) -> int:

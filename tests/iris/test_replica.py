@@ -215,8 +215,8 @@ def test_a_replica_that_failed_waits_for_another_that_was_started_again(tmp_path
 class WithoutTexts(Controller):
     """A controller of builds that keep no text of a task's status, with the tasks of one job."""
 
-    states: dict[str, str]
-    endpoints: dict[str, Any]
+    states: ClassVar[dict[str, str]]
+    endpoints: ClassVar[dict[str, Any]]
 
     def answer(self) -> None:
         method, request = self.path.rpartition("/")[2], json.loads(self.body)

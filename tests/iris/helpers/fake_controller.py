@@ -141,7 +141,7 @@ class FakeController:
         wanted = (
             (number, SimpleNamespace(data=line, timestamp=SimpleNamespace(epoch_ms=at)))
             for number in (reversed(numbers) if request.tail else numbers)
-            for at, line in [log[number] if isinstance(log[number], tuple) else (1, log[number])]
+            for at, line in [_timed(log[number])]
             if not request.since_ms or at > request.since_ms
         )
         found = sorted(islice(wanted, request.max_lines), key=lambda each: each[0])
@@ -270,3 +270,8 @@ def _parsed(values: Mapping[str, Any], message: Message) -> Message:
         message.entrypoint.update(workdir_files={}, setup_commands=[])
         message.environment = Message()
     return message
+
+
+def _timed(entry: Any) -> tuple[int, str]:
+    """Return the time of a line, in milliseconds, and the line; one without a time has the first."""
+    return entry if isinstance(entry, tuple) else (1, entry)
