@@ -1,5 +1,7 @@
 """What the hosts of a test's gang do, how the test talks to them, and what is left of them in Ray."""
 
+import atexit
+import faulthandler
 import json
 import os
 import signal
@@ -60,21 +62,35 @@ def _obey(what: str, saved: Path) -> None:
 
 
 def _heed(saved: Path) -> None:
-    """Wait for the notice and the SIGTERM that comes with it; note when the host goes, and end."""
+    """Wait for the notice and the SIGTERM that comes with it; note when the host goes, and end.
+
+    The trace has the time of each step, and where the program is after that, for a test that fails.
+    """
+    trace = saved.with_name("trace").open("a", buffering=1)
+
+    def note(step: str) -> None:
+        trace.write(f"{time.time():.2f} {step}\n")
+
+    note("heeds")
+    atexit.register(note, "leaves")
+    faulthandler.dump_traceback_later(15, repeat=True, file=trace)
     notice, on_sigterm, signals = preemption_notice(), signal.getsignal(signal.SIGTERM), []
     assert callable(on_sigterm)
 
     def take(number: int, frame: Any) -> None:
+        note("SIGTERM")
         on_sigterm(number, frame)
         signals.append(number)
 
     signal.signal(signal.SIGTERM, take)
     assert notice.wait(200)
+    note("has its notice")
     until(lambda: signals, "SIGTERM comes with it")
     assert notice.seconds_left is not None
     draft = saved.with_name(f"draft-{os.getpid()}")
     draft.write_text(str(time.time() + notice.seconds_left))
     draft.rename(saved)
+    note("has saved")
     sys.exit(0)
 
 
@@ -112,6 +128,10 @@ class Hosts:
     def goes_at(self, rank: int) -> float:
         """The time at which a host goes, as its notice said; of one that had the order to `heed` it."""
         return float((self.folder / f"saved-{rank}").read_text())
+
+    def trace(self) -> str:
+        """What the host that had the order to `heed` its notice did, and when."""
+        return (self.folder / "trace").read_text()
 
     def order(self, rank: int, what: str) -> None:
         """Have a host `raise`, `crash`, be `deaf` to SIGTERM, or `heed` the notice that its host goes."""
