@@ -1,5 +1,6 @@
 """Ray's memory monitor ends a replica: it ran out of memory, which is a failure and no preemption."""
 
+import contextlib
 import os
 import signal
 import time
@@ -86,3 +87,49 @@ def test_what_ended_a_replica_is_known_although_the_head_says_it_late(
         (task,) = cluster.poll(job_id).tasks
     reasons = {each.attempt: each.reason for each in task.previous}
     assert reasons[attempt] is ExitReason.OUT_OF_MEMORY, f"{task}"
+
+
+@pytest.mark.parametrize("full_node", [1_000], indirect=True)
+def test_the_signal_that_ends_a_worker_does_not_reach_the_process_that_keeps_its_attempt(
+    ray_cluster: LocalRayCluster, full_node: str
+) -> None:
+    """Ray sends it to the worker's group. An attempt whose keeper it ends would be lost for no reason."""
+    resources = ResourceConfig(cpu=1, regions=[full_node])
+    sleep = Entrypoint.from_binary("sleep", ["600"])
+    request = JobRequest("hungry", sleep, resources=resources, max_retries_failure=99)
+    with RayCluster(ray_cluster.address) as cluster:
+        job_id = cluster.launch(request)
+        keeper, worker = until(_held_while_it_starts, "a process that is to keep an attempt is held")
+        (task,) = until(lambda: cluster.poll(job_id).tasks, "the job shows its attempt")
+        until(lambda: not running(worker), "Ray has ended the worker")
+        signalled = _has_sigterm(keeper)
+        os.kill(keeper, signal.SIGCONT)
+        until(lambda: not running(keeper), "it ends, for the worker that would ask it is gone")
+        until(lambda: cluster.poll(job_id).tasks[0].previous[task.attempt - 1 :], "the attempt has ended")
+        cluster.terminate(job_id, grace=0.0)
+        ended = cluster.poll(job_id).tasks[0].previous[task.attempt - 1]
+    assert not signalled
+    assert ended.reason is ExitReason.OUT_OF_MEMORY, f"{ended}"
+
+
+def _held_while_it_starts() -> tuple[int, int] | None:
+    """Stop a process that a worker of this cluster has started to keep an attempt; return both."""
+    for pid in process_tree.with_variable("RAY_TMPDIR", os.environ["RAY_TMPDIR"]):
+        if any("process_supervisor" in word for word in process_tree.command_of(pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                parent = int(_status(pid)["PPid"])
+                if any(word.startswith("ray::") for word in process_tree.command_of(parent)):
+                    return pid, parent
+                os.kill(pid, signal.SIGCONT)  # it has gone on in a process of its own
+    return None
+
+
+def _has_sigterm(pid: int) -> bool:
+    """Whether a stopped process is to have SIGTERM when it goes on."""
+    return bool(int(_status(pid)["ShdPnd"], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -44,7 +44,6 @@ def main() -> None:
         plan = json.loads(lifeline.readline())  # unbuffered: the lines that follow are read by the tree
     if os.fork():
         os._exit(0)
-    os.setsid()
     _leave_a_guardian(plan["private"], [plan["payload"], plan["result"]])
     become_subreaper()
     wake, wakened = os.pipe()

@@ -148,6 +148,9 @@ class ReplicaActor:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd="/",
+                # Ray signals the worker's group to end the worker, which lives long enough to say that the
+                # attempt was lost, and not why.
+                start_new_session=True,
                 pass_fds=[file for file in files if file is not None],
             )
         with started:
