@@ -39,8 +39,3 @@ def full_message(size: int, count: int, most: int) -> str:
     return (
         f"the queue is full: it has {size} of max_size={most} items; take some, or push with a longer wait="
     )
-
-
-def no_room_within(message: str, wait: float) -> str:
-    """Add how long was waited."""
-    return f"{message} (it waited {wait:g} s)" if wait else message

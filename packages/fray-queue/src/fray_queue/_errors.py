@@ -54,11 +54,8 @@ class NoRoomError(QueueFullError):
     """
 
     def __init__(self, message: str, ever: bool = True, count: int = 1) -> None:
-        super().__init__(message, ever, count)
-        self.message, self.ever, self.count = message, ever, count
-
-    def __str__(self) -> str:
-        return self.message
+        super().__init__(message)
+        self.ever, self.count = ever, count
 
 
 class QueueRemovedError(FrayError, FileNotFoundError):

@@ -27,7 +27,7 @@ R = TypeVar("R")
 _THREADS = 16  # calls of one queue that run at a time
 _FETCHES = 8  # threads of these that calls which wait for answers may keep at a time
 _LONGEST_SLICE = 0.25  # seconds that a waiting call keeps a thread: how long its cancellation may take
-_FIRST_SLICE = 0.01  # seconds; long enough to distinguish a push that waits for room from one that is refused
+_FIRST_SLICE = 0.01  # seconds that a push waits for room before it waits in turn with others
 _PATIENCE = 1.0  # seconds that a cancelled pop waits until what it was granted is given back
 
 
@@ -68,12 +68,21 @@ class AsyncQueue(Generic[T]):
             wait = getattr(self._queue, "_timeout", ROOM_TIMEOUT)
         end = time.monotonic() + check_seconds("wait", wait, zero=True)
         push = functools.partial(push, **options)
-        stored = await self._call(_push_within, push, min(wait, _FIRST_SLICE))
-        if stored is None and wait > _FIRST_SLICE:
-            async with held_within(self._of_loop().room, end - time.monotonic()):
-                while stored is None and (left := end - time.monotonic()) > 0:
-                    stored = await self._call(_push_within, push, min(left, self._longest_slice))
-        return await self._call(push, wait=0.0) if stored is None else stored
+        first = min(wait, self._longest_slice, _FIRST_SLICE)
+        try:
+            return await self._call(push, wait=first)
+        except QueueFullError as error:
+            if not error.waited or first == wait:
+                raise
+        room = self._of_loop().room
+        while True:  # in turn with others: one that needs less room is not to wait for one that needs more
+            async with held_within(room, end - time.monotonic()):
+                left = max(0.0, end - time.monotonic())
+                try:
+                    return await self._call(push, wait=min(left, self._longest_slice))
+                except QueueFullError as error:
+                    if not error.waited:
+                        raise
 
     async def pop(self, lease_timeout: float = 60.0, *, wait: float = 0.0) -> Lease[T] | None:
         """Lease the oldest item that waits; see `Queue.pop`."""
@@ -233,17 +242,6 @@ class _Waits:
         self.items, self.room = asyncio.Lock(), asyncio.Lock()  # one at a time keeps a thread
         self.answers = asyncio.Semaphore(_FETCHES)
         self.fetching = 0
-
-
-def _push_within(push: Callable[..., R], wait: float) -> R | None:
-    """Push; None where there was no room for so long. What is refused sooner is raised: no wait helps it."""
-    start = time.monotonic()
-    try:
-        return push(wait=wait)
-    except QueueFullError:
-        if time.monotonic() - start < wait / 2:
-            raise
-        return None
 
 
 @contextlib.asynccontextmanager

@@ -264,7 +264,19 @@ class NoReplyError(FrayError, RuntimeError):
 
 
 class QueueFullError(FrayError, OSError):
-    """The queue, its server or its disk can store no more; what is stored is kept."""
+    """The queue, its server or its disk can store no more; what is stored is kept.
+
+    Args:
+        waited: Seconds for which the push waited for room; 0 where no wait helps, or it was not to wait.
+    """
+
+    def __init__(self, message: str = "", waited: float = 0.0) -> None:
+        super().__init__(message)
+        self.waited = waited
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text} (it waited {self.waited:g} s)" if self.waited else text
 
 
 class QueueUnavailableError(FrayError, ConnectionError):

@@ -1,6 +1,7 @@
 """What a queue promises of `max_size` and `max_dead`."""
 
 import asyncio
+import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -40,8 +41,11 @@ class BoundPromises(OptionFixtures):
         bounded.push("c", wait=0)
         lease = take(bounded)
         for wait in (0.0, 0.05):
-            with pytest.raises(QueueFullError):
+            with pytest.raises(QueueFullError) as refused:
                 bounded.push("d", wait=wait)
+            again = pickle.loads(pickle.dumps(refused.value))
+            assert (again.waited, str(again)) == (refused.value.waited, str(refused.value))
+            assert again.waited == pytest.approx(wait, rel=0.5)
         bounded.done(lease)
         bounded.push("d", wait=0)
         assert [lease.item for lease in bounded.pop_many(9)] == ["b", "c", "d"]
@@ -50,9 +54,10 @@ class BoundPromises(OptionFixtures):
         if bounded is None:
             return
         start = time.monotonic()
-        with pytest.raises(QueueFullError, match="max_size=3"):
+        with pytest.raises(QueueFullError, match="max_size=3") as refused:
             bounded.push_many("abcd", wait=LONG)
         assert time.monotonic() - start < SOON
+        assert refused.value.waited == 0.0
         assert bounded.size() == 0
 
     def test_a_push_waits_until_an_item_is_done(self, bounded: Queue[Any] | None) -> None:
@@ -120,6 +125,33 @@ class BoundPromises(OptionFixtures):
             await twin.done(lease)
             await patient
             assert await twin.size() == 3
+
+        run(program())
+
+    def test_a_coroutine_that_waits_for_more_room_keeps_none_out_that_needs_less(
+        self, bounded: Queue[Any] | None
+    ) -> None:
+        if bounded is None:
+            return
+
+        async def program() -> None:
+            twin = async_queue(bounded)
+            await twin.push_many("abc")
+            large = asyncio.create_task(twin.push_many("de", wait=LONG))
+            await asyncio.sleep(0.1)  # nothing shows that it waits
+            small = asyncio.create_task(twin.push("f", wait=LONG))
+            await asyncio.sleep(0.1)
+            for _ in range(2):
+                lease = await twin.pop()
+                assert lease is not None
+                await twin.done(lease)
+                if not small.done():
+                    await asyncio.wait_for(asyncio.shield(small), SOON)
+            assert not large.done()
+            lease = await twin.pop()
+            assert lease is not None
+            await twin.done(lease)
+            await asyncio.wait_for(large, SOON)
 
         run(program())
 

@@ -28,7 +28,7 @@ from fray.backend import (
     with_end,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
-from fray_queue._checks import check_bounds, check_name, no_room_within
+from fray_queue._checks import check_bounds, check_name
 from fray_queue._codec import encode_many
 from fray_queue._engines.idempotency import IdempotencyKey, KeyPool
 from fray_queue._engines.letters import read_letters
@@ -220,7 +220,7 @@ class EngineQueue(QueueBase[T]):
             except NoRoomError as error:
                 left = end - time.monotonic()
                 if not error.ever or left <= 0:
-                    raise QueueFullError(no_room_within(str(error), wait if error.ever else 0.0)) from None
+                    raise QueueFullError(str(error), waited=wait if error.ever else 0.0) from None
                 self._doze(Wanted(room=True), left)
 
     def _doze(self, wanted: Wanted, left: float, change: float | None = None) -> None:

@@ -24,7 +24,7 @@ from fray.backend import (
     steady_time,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
-from fray_queue._checks import MOST_DEAD, full_message, no_room_within
+from fray_queue._checks import MOST_DEAD, full_message
 from fray_queue._memory.line import Entry, Line
 from fray_queue._memory.replies import Replies
 
@@ -202,9 +202,7 @@ class MemoryQueue(QueueBase[T]):
                 return
             left = end - time.monotonic()
             if new > most or left <= 0:
-                raise QueueFullError(
-                    no_room_within(full_message(size, new, most), wait if new <= most else 0.0)
-                )
+                raise QueueFullError(full_message(size, new, most), waited=wait if new <= most else 0.0)
             with self._asleep(self._room_waiters, left) as seconds:  # an item that expires makes room
                 self._room.wait(seconds)
             self._sort_in()

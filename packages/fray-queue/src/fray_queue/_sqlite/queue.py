@@ -27,7 +27,7 @@ from fray.backend import (
     with_end,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
-from fray_queue._checks import check_bounds, check_name, no_room_within
+from fray_queue._checks import check_bounds, check_name
 from fray_queue._codec import encode_many
 from fray_queue._errors import NoRoomError
 from fray_queue._items import Taken
@@ -156,12 +156,12 @@ class SqliteQueue(QueueBase[T]):
             except NoRoomError as error:
                 refused = str(error)
                 if not error.ever:
-                    raise QueueFullError(no_room_within(refused, 0.0)) from None
+                    raise QueueFullError(refused) from None
                 return None
 
         ids = self._opened.poll(push, wait)
         if ids is None:
-            raise QueueFullError(no_room_within(refused, wait))
+            raise QueueFullError(refused, waited=wait)
         self._opened.announce()
         return ids
 

@@ -106,6 +106,7 @@ class Calls:
         self, batch: list[bytes], options: PushOptions, first: int, end: float
     ) -> list[str]:
         """Send one request, again while the queue has no room; `first` is its first item's place."""
+        start = time.monotonic()
         while True:
             try:
                 if options.is_plain:
@@ -113,11 +114,20 @@ class Calls:
                 return await self._submit(batch, options, first)
             except NoRoomError as error:
                 if not error.ever or time.monotonic() >= end:
-                    raise QueueFullError(str(error)) from None
+                    waited = round(max(0.0, end - start), 3) if error.ever else 0.0
+                    raise QueueFullError(str(error), waited) from None
                 count = error.count
-            async with self._connections.network.turn("room", end - time.monotonic()):
-                wait = max(0.0, min(end - time.monotonic(), _LONGEST_POLL))
-                await self._send("room", _dump({"count": count, "wait": wait}), _JSON, wait)
+            await self._await_room(count, end)
+
+    async def _await_room(self, count: int, end: float) -> None:
+        """Wait until so many items fit, or the time is over."""
+        free = False
+        while not free and time.monotonic() < end:
+            # In turn with others: one that needs less room is not to wait for one that needs more.
+            async with self._connections.network.turn("room", end - time.monotonic()) as longest:
+                wait = max(0.0, min(end - time.monotonic(), longest, _LONGEST_POLL))
+                answer = await self._send("room", _dump({"count": count, "wait": wait}), _JSON, wait)
+            free = read_fields(answer).get("free", True)  # a server of another release does not say it
 
     async def _send_plain(self, batch: list[bytes]) -> list[str]:
         new = [next(self._target.ids) for _ in batch]

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ R = TypeVar("R")
 
 _MOST_SOCKETS = 32  # that one loop opens to one server, apart from those that wait at the server on purpose
 _CHUNK = 1 << 16
+_TURN = 0.5  # seconds that one coroutine waits at the server before it is the next one's turn
 
 
 class LoopNetwork:
@@ -72,9 +73,11 @@ class LoopNetwork:
         """Hold one of so many, so that a thousand coroutines do not open a thousand sockets."""
         return nullcontext() if waits else self._slots
 
-    def turn(self, what: str, seconds: float) -> AbstractAsyncContextManager[Any]:
+    @contextlib.asynccontextmanager
+    async def turn(self, what: str, seconds: float) -> AsyncIterator[float]:
         """Let one coroutine wait at the server for a thing; the others wait for that one, for so long."""
-        return held_within(self._turns.setdefault(what, asyncio.Lock()), seconds)
+        async with held_within(self._turns.setdefault(what, asyncio.Lock()), seconds):
+            yield _TURN
 
     async def last_words(self, call: Coroutine[Any, Any, None]) -> None:
         """Send it in a task: what runs is being cancelled, and may be once more."""

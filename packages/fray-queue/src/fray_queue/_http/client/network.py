@@ -38,8 +38,11 @@ class Network(Protocol):
         """Return what a request holds meanwhile; one that waits at the server on purpose keeps out nobody."""
         ...
 
-    def turn(self, what: str, seconds: float) -> AbstractAsyncContextManager[Any]:
-        """Return what the waiters for one thing hold, one at a time; after so long one holds nothing."""
+    def turn(self, what: str, seconds: float) -> AbstractAsyncContextManager[float]:
+        """Return what the waiters for one thing hold, one at a time; after so long one holds nothing.
+
+        It gives the seconds that the one whose turn it is may wait, before it is the next one's.
+        """
         ...
 
     async def last_words(self, call: Coroutine[Any, Any, None]) -> None:
@@ -98,9 +101,9 @@ class BlockingNetwork:
         """Hold nothing: a thread makes one request at a time."""
         return nullcontext()
 
-    def turn(self, what: str, seconds: float) -> AbstractAsyncContextManager[Any]:
+    def turn(self, what: str, seconds: float) -> AbstractAsyncContextManager[float]:
         """Hold nothing: a thread that waits is a thread."""
-        return nullcontext()
+        return nullcontext(seconds)
 
     async def last_words(self, call: Coroutine[Any, Any, None]) -> None:
         """Send it, with one try for each request, and for a moment at most."""

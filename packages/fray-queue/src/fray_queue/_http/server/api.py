@@ -166,8 +166,8 @@ class Api:
     async def _room(self, request: web.BaseRequest, name: str) -> web.Response:
         body = self._body(await self._read(request), "count", "wait")
         count = check_count("count", body.get("count", 1), 1)
-        await self._registry.await_room(name, count, self._wait_of(body), _hung_up(request))
-        return json_answer({})
+        free = await self._registry.await_room(name, count, self._wait_of(body), _hung_up(request))
+        return json_answer({"free": free})
 
     async def _replies(self, request: web.BaseRequest, name: str) -> web.Response:
         body = self._body(await self._read(request), "item_ids", "wait")

@@ -103,8 +103,8 @@ class QueueRegistry:
         traffic.rates.pushed += count
         traffic.wake(count)
 
-    async def await_room(self, name: str, count: int, wait: float, gone: Callable[[], bool]) -> None:
-        """Return when a queue has room for so many items, or after `wait` seconds."""
+    async def await_room(self, name: str, count: int, wait: float, gone: Callable[[], bool]) -> bool:
+        """Return True when a queue has room for so many items, or False after `wait` seconds."""
         end = self._loop.time() + wait
         with self._dropping(name), contextlib.ExitStack() as watch:
             slept = False
@@ -114,11 +114,12 @@ class QueueRegistry:
                 free, change = await self.store.has_room(name, count)
                 left = end - self._loop.time()
                 if free or left <= 0 or self.closing:
-                    return
+                    return free
                 if not slept:
                     watch.enter_context(self.store.watching(name, "room"))
                 slept = True
                 await sleep_among(pushers, _until(left, change), since)
+        return False
 
     async def fetch(
         self, name: str, item_ids: Sequence[str], wait: float, key: Key | None, gone: Callable[[], bool]
