@@ -197,6 +197,25 @@ def test_a_job_whose_supervisor_was_killed_reads_lost_and_nothing_of_it_is_left(
     assert "was killed" in str(info.error_message)
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_command_that_runs_its_program_elsewhere_ignores_signals_of_a_user(
+    tmp_path: Path, elsewhere: bool
+) -> None:
+    """From its start on: those that a user sends to all processes of a tree are for the program."""
+
+    class Elsewhere(ChildCluster):
+        def _plan(self, request: JobRequest, *args: Any) -> JobPlan:
+            return super()._plan(request, *args)._replace(measured_elsewhere=elsewhere)
+
+    cluster = Elsewhere(tmp_path / "jobs")
+    code = "import signal; print(*(signal.getsignal(each).name for each in (signal.SIGUSR1, signal.SIGUSR2)))"
+    job_id = launch(cluster, program(code))
+    assert cluster.wait(job_id, timeout=30).status is JobStatus.SUCCEEDED
+    expected = "SIG_IGN SIG_IGN" if elsewhere else "SIG_DFL SIG_DFL"
+    assert list(cluster.monitor(job_id)) == [expected]
+    end(cluster)
+
+
 def test_a_supervisor_goes_on_without_its_guardian(cluster: ChildCluster, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     job_id = launch(cluster, program(SLEEP, pids))

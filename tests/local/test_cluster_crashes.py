@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fray.backend import holder_of
+from fray.backend import Holder, holder_of
 from fray.cluster import (
     Entrypoint,
     ExitReason,
@@ -26,9 +26,11 @@ from fray.cluster import (
 )
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_fixtures import numbers_in, running
+from fray.testing.cluster_sweeps import WHEN_THERE
 from fray_local import LocalCluster
 
 SPEC = "local?cpus=8"
+USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 SLEEPER = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'a'), flush=True); time.sleep(600)"
 
 
@@ -98,6 +100,54 @@ def test_a_killed_supervisor_fails_the_job_and_ends_what_is_left(
     # What the dead one held is free again: a job of the whole machine starts.
     whole = launch(cluster, program("pass"), resources=ResourceConfig(cpu=8))
     assert cluster.wait(whole, timeout=30).status is JobStatus.SUCCEEDED
+
+
+def signalled_by_a_user(state_dir: Path, job_id: str) -> Holder:
+    """Send what a user sends to all processes of a tree to those that keep this one."""
+    supervisor(state_dir, job_id)
+    holder = holder_of(str(state_dir / "jobs" / job_id / "lock"))
+    assert holder is not None
+    for pid in (holder.guardian, holder.pid):
+        for number in USER_SIGNALS:
+            os.kill(pid, number)
+    return holder
+
+
+def test_signals_of_a_user_end_no_job(cluster: LocalCluster, state_dir: Path, tmp_path: Path) -> None:
+    job_id, go = launch(cluster, program(WHEN_THERE, tmp_path / "go")), tmp_path / "go"
+    signalled_by_a_user(state_dir, job_id)  # also while it starts
+    until(lambda: cluster.poll(job_id).status is JobStatus.RUNNING, "it reads running")
+    signalled_by_a_user(state_dir, job_id)
+    go.touch()
+    info = cluster.wait(job_id, timeout=30)
+    assert info.status is JobStatus.SUCCEEDED, info
+
+
+def test_signals_of_a_user_do_not_end_a_guardian(
+    cluster: LocalCluster, state_dir: Path, tmp_path: Path
+) -> None:
+    job_id = launch(cluster, program(WHEN_THERE, tmp_path / "never"))
+    until(lambda: cluster.poll(job_id).status is JobStatus.RUNNING, "it reads running")
+    holder = signalled_by_a_user(state_dir, job_id)
+    os.kill(holder.pid, signal.SIGKILL)
+    cluster.wait(job_id, timeout=30)
+    status = json.loads((state_dir / "jobs" / job_id / "status.json").read_text())
+    assert status["status"] == "failed"  # by the guardian: readers write nothing
+    assert f"supervisor (process {holder.pid}) was killed" in status["error_message"]
+
+
+@pytest.mark.parametrize("number", USER_SIGNALS)
+def test_a_program_ends_by_a_signal_of_a_user_that_it_does_not_handle(
+    cluster: LocalCluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    noted = tmp_path / "noted"
+    on_exit = f"sh -c 'kill -{number:d} $$'; echo $? > {noted}.new; mv {noted}.new {noted}"
+    ends = program(f"import os, time; os.kill(os.getpid(), {number:d}); time.sleep(600)")
+    info = cluster.wait(launch(cluster, ends, on_exit=on_exit), timeout=30)
+    (task,) = info.tasks
+    assert (task.reason, task.exit_code) == (ExitReason.SIGNALLED, -number), info
+    until(noted.exists, "the command of on_exit has run")
+    assert noted.read_text() == f"{128 + number:d}\n"
 
 
 @pytest.mark.parametrize("terminated", [False, True])

@@ -103,6 +103,26 @@ def test_a_sweep_ends_with_its_coordinator(state_dir: Path, tmp_path: Path, guar
     assert len(numbers_in(pids)) == 2
 
 
+def test_signals_of_a_user_end_no_sweep_and_reach_the_programs_of_its_members(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    cluster, go = LocalCluster(overcommit=True), tmp_path / "go"
+    waits = JobRequest("waits", program(WHEN_THERE, go))
+    signals = (signal.SIGUSR1, signal.SIGUSR2)
+    ends = [JobRequest("ends", program(f"import os; os.kill(os.getpid(), {each:d})")) for each in signals]
+    sweep = cluster.launch_many([waits, *ends], max_parallel=1)
+    until(lambda: (cluster.poll(sweep).progress or {}).get("running") == 1, "the first runs", PATIENCE)
+    holders = [cluster.record(job_id).holder() for job_id in (sweep, sweep.member(0))]
+    for pid in [pid for holder in holders if holder for pid in (holder.guardian, holder.pid)]:
+        for number in signals:
+            os.kill(pid, number)
+    go.touch()
+    info = cluster.wait(sweep, timeout=PATIENCE)
+    assert info.progress == {"succeeded": 1, "failed": 2}, info
+    codes = [cluster.poll(sweep.member(position)).tasks[0].exit_code for position in range(3)]
+    assert codes == [0, -signal.SIGUSR1, -signal.SIGUSR2]
+
+
 def test_members_whose_supervisors_were_killed_run_again_with_the_rest(
     state_dir: Path, tmp_path: Path
 ) -> None:

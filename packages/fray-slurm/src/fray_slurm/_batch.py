@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from fray.backend import job_path
+from fray.backend import SUPERVISORS_IGNORE, job_path
 from fray_slurm._allocation import (
     ALLOCATION,
     HELD_RECORD,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 CHILDREN = "jobs"  # in a record: those of the jobs that it launched
 ENDED = ("succeeded", "failed", "stopped")  # as `JobStatus` has them
 _TAKEN = tuple(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT"))  # by the supervisor
-_SENT = (*_TAKEN, signal.SIGUSR1, signal.SIGUSR2)  # those that a user of Slurm may send to all of a step
 _TRIES = 3
 _HELD_FOR = 300.0  # seconds; NFS keeps the locks of a host that failed until it is up again
 _PAUSE = 1.0
@@ -55,7 +54,7 @@ def main() -> None:
         sys.exit(NOT_SUCCEEDED)
     signalling = note_allocation(record)
     supervisor = Supervisor(record, command)
-    for number in _SENT:
+    for number in SUPERVISORS_IGNORE:
         signal.signal(number, signal.SIG_IGN)
     if not signalling.reaches_group:  # else the supervisor gets it from Slurm
         signal.signal(signal.SIGTERM, supervisor.hand_on)

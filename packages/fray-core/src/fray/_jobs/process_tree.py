@@ -31,6 +31,15 @@ JOB_VARIABLE = "FRAY_JOB_DIR"
 OUTLIVES_JOBS = "fray-outlives-jobs"
 """On the command line of a process that the end of its job leaves alone, as that of a detached actor."""
 
+USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What a user sends to a program, and often to all that runs below it: it ends no process by itself."""
+
+SUPERVISORS_IGNORE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *USER_SIGNALS)
+"""What a process that keeps a process tree ignores, except for those by which it is asked to end.
+
+A signal that is ignored stays ignored in a program: `start_program` restores the defaults of these.
+"""
+
 _LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36

@@ -42,7 +42,8 @@ from fray_resources import format_size, parse_size
 
 # Run by the shell that is gone at once: the supervisor is nobody's child, so that nobody has to reap
 # it. In the background a shell gives /dev/null for stdin, unless a descriptor is given by number.
-_SHELL = 'exec 3<&0; "$@" <&3 3<&- >&2 & echo $!'
+# What is ignored here is ignored by a supervisor from its start on.
+_SHELL = 'trap "" USR1 USR2; exec 3<&0; "$@" <&3 3<&- >&2 & echo $!'
 
 
 class LocalCluster(DirectoryCluster):

@@ -39,7 +39,8 @@ class JobPlan(NamedTuple):
         log_limit: Bytes that are kept of what an attempt writes.
         memory: Bytes of memory that each replica requested.
         measured_elsewhere: Whether the command stands for a program on another host, and writes a
-            `UsageHistory` of that. It starts with SIGTERM and SIGINT blocked.
+            `UsageHistory` of that. It starts with SIGTERM and SIGINT blocked, and
+            SIGUSR1 and SIGUSR2 ignored.
         memory_limit: Bytes that the whole job may have, where its control group can be limited.
         snapshot_of: The folder to copy to `workspace`, which is then a folder of the record.
         commit: The commit of the workspace at launch, if that is not a copy; None also if it is in no

@@ -10,7 +10,7 @@ import errno
 import os
 import signal
 
-from fray._jobs.process_tree import die_with_parent
+from fray._jobs.process_tree import SUPERVISORS_IGNORE, USER_SIGNALS, die_with_parent
 from fray._jobs.processes.fork_into import fork_into
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fray._jobs.processes.control_group import ControlGroup
 
 _FAILED = 1
-_HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_HANDLED = (signal.SIGCHLD, *SUPERVISORS_IGNORE)
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python; programs do not expect that
 
 
@@ -33,6 +33,7 @@ def start_program(
     group: ControlGroup | None = None,
     limited_by: ControlGroup | None = None,
     blocked: Collection[int] = (),
+    ignored: Collection[int] = (),
 ) -> int:
     """Start a program and return its process id once it runs.
 
@@ -41,6 +42,7 @@ def start_program(
         group: The control group that it starts in.
         limited_by: Another that it enters; it does not start where that is refused.
         blocked: Signals that wait until the program is ready for them.
+        ignored: Signals that the program ignores from its start on; the others have their defaults.
 
     Raises:
         OSError: It could not be started; the child is gone.
@@ -49,7 +51,7 @@ def start_program(
 
     def become() -> NoReturn:
         try:
-            _settle(cwd, output, blocked)
+            _settle(cwd, output, blocked, ignored)
             if limited_by is not None and not limited_by.enter():
                 raise PermissionError(errno.EACCES, "", limited_by.path)
             os.execvpe(argv[0], argv, environ)  # noqa: S606 - no shell is the point
@@ -72,12 +74,15 @@ def start_program(
 
 
 def start_function(act: Callable[[], None], cwd: str, output: int, group: ControlGroup | None = None) -> int:
-    """Run a function in a child process and return its id; what it raises is printed, and exits with 1."""
+    """Run a function in a child process and return its id; what it raises is printed, and exits with 1.
+
+    The function is Fray's own: the child and what that runs ignore `USER_SIGNALS`.
+    """
 
     def become() -> NoReturn:
         code = _FAILED
         try:
-            _settle(cwd, output)
+            _settle(cwd, output, ignored=USER_SIGNALS)
             if group is not None:
                 group.enter()
             act()
@@ -99,10 +104,10 @@ def start_function(act: Callable[[], None], cwd: str, output: int, group: Contro
     return pid
 
 
-def _settle(cwd: str, output: int, blocked: Collection[int] = ()) -> None:
+def _settle(cwd: str, output: int, blocked: Collection[int] = (), ignored: Collection[int] = ()) -> None:
     signal.set_wakeup_fd(-1)
     for number in (*_HANDLED, *_IGNORED):
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     os.setsid()
     die_with_parent()

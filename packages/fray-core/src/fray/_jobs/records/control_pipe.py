@@ -9,6 +9,7 @@ import os
 import signal
 from types import FrameType
 
+from fray._jobs.process_tree import SUPERVISORS_IGNORE
 from fray._values.readable import readable
 
 PIPE, STOP, RESTARTS = "control", "stop", "restarts"
@@ -92,7 +93,7 @@ class ControlPipe:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         for number in _SIGNALS:
             signal.signal(number, _noted)
-        for number in (signal.SIGHUP, signal.SIGQUIT):
+        for number in set(SUPERVISORS_IGNORE).difference(_SIGNALS):
             signal.signal(number, signal.SIG_IGN)
         self._rest = b""
         self.signalled = False

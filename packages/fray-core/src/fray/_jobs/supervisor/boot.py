@@ -8,7 +8,7 @@ control group of the job, or of the job that launched this one: they are to outl
 import os
 import signal
 
-from fray._jobs.process_tree import become_subreaper
+from fray._jobs.process_tree import SUPERVISORS_IGNORE, USER_SIGNALS, become_subreaper
 from fray._jobs.processes.memory_group import groups_named, leave_group
 from fray._jobs.records.files import LOCK, ON_EXIT
 from fray._jobs.records.replica_records import job_path
@@ -22,6 +22,8 @@ def main(record: str, handed: str | None = None) -> None:
     Args:
         handed: The file that holds the record's lock, where the launcher took it.
     """
+    for number in USER_SIGNALS:  # before the fork: the supervisor loads for a while before it sets its own
+        signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
     if handed is None:
         lock = os.open(os.path.join(record, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -33,7 +35,7 @@ def main(record: str, handed: str | None = None) -> None:
     supervisor = os.fork()
     if supervisor == 0:
         _supervise(record, lock, handed=handed is not None)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    for number in SUPERVISORS_IGNORE:
         signal.signal(number, signal.SIG_IGN)  # the supervisor is asked, not its guardian
     _guard(record, supervisor, lock)
 

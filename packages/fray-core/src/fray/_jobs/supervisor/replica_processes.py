@@ -98,6 +98,7 @@ class ReplicaProcesses:
                     self._groups.memory,
                     # A command that runs its program elsewhere may get a signal before it has a handler.
                     blocked=_ENDING if plan.measured_elsewhere else (),
+                    ignored=process_tree.USER_SIGNALS if plan.measured_elsewhere else (),
                 )
             finally:
                 os.close(output)

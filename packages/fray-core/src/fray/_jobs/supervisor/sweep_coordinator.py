@@ -6,7 +6,6 @@ coordinator stands in the place of a supervisor (`boot`): where it is killed, it
 """
 
 import os
-import signal
 import sys
 import time
 
@@ -179,7 +178,6 @@ class Coordinator:
                 (os.POSIX_SPAWN_OPEN, 2, *output),
             ],
             setsid=True,
-            setsigdef=(signal.SIGHUP, signal.SIGQUIT),  # which this process ignores
         )
 
     def _stop_members(self, grace: float) -> None:
