@@ -47,6 +47,24 @@ def work(folder: Path, secret: str) -> None:
     time.sleep(600)
 
 
+def waits_or_ends(folder: Path) -> None:
+    """As `work`; the first returns when it may, and the last ends by a signal of its own."""
+    import os
+    import signal
+    import time
+    from pathlib import Path
+
+    rank = int(os.environ["FRAY_REPLICA_ID"])
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    private = Path(os.environ["FRAY_PREEMPTION_NOTICE"]).parent
+    draft = Path(folder, f"draft-{rank}")
+    draft.write_text(f"{os.getpid()} {os.getppid()} 0 {private}")
+    draft.rename(Path(folder, f"up-{rank}"))
+    while rank or not Path(folder, "go").exists():
+        time.sleep(0.02)
+
+
 class Attempt:
     """The processes of one replica, and the folder of its own."""
 
@@ -105,6 +123,27 @@ def test_a_replica_ends_with_what_keeps_it_and_what_it_was_given_is_in_no_file_w
     assert list(cluster.monitor(job_id, replica=stays)) == ["up"]
     for attempt in attempts[3:]:  # nobody was left to remove an empty folder
         shutil.rmtree(attempt.private, ignore_errors=True)
+
+
+def test_signals_of_a_user_end_no_process_that_keeps_a_replica(
+    joined_cluster: RayCluster, tmp_path: Path
+) -> None:
+    entrypoint = Entrypoint.from_callable(waits_or_ends, [tmp_path])
+    job_id = joined_cluster.launch(JobRequest("kept", entrypoint, resources=ResourceConfig(replicas=3)))
+    up = [tmp_path / f"up-{rank}" for rank in range(2)]
+    until(lambda: all(path.exists() for path in up), "they run", 200)
+    kept, doomed = (Attempt(path.read_text()) for path in up)
+    for attempt in (kept, doomed):
+        for name in ("guardian", "supervisor"):
+            for number in (signal.SIGUSR1, signal.SIGUSR2):
+                os.kill(attempt.pids[name], number)
+    doomed.kill("supervisor")
+    (tmp_path / "go").touch()
+    first, second, third = joined_cluster.wait(job_id, timeout=200).tasks
+    assert first.status is JobStatus.SUCCEEDED, first
+    assert second.reason is ExitReason.LOST
+    assert "ended by signal 9" in str(second.error_message)  # says its guardian
+    assert (third.reason, third.exit_code) == (ExitReason.SIGNALLED, -signal.SIGUSR1)
 
 
 def test_a_replica_whose_actor_is_killed_was_lost_and_runs_again_on_the_budget_of_failures(

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from fray.backend import JOB_VARIABLE, poll_delays, rank_variable_names, replace_file
+from fray.backend import JOB_VARIABLE, USER_SIGNALS, poll_delays, rank_variable_names, replace_file
 from fray_ray._on_node.own_files import OwnFiles
 
 if TYPE_CHECKING:
@@ -198,6 +198,8 @@ def _read(path: Path) -> str | None:
 
 def main() -> None:
     """Be the member that this process's variables say."""
+    for number in USER_SIGNALS:  # a handler: unlike SIG_IGN it does not outlive exec
+        signal.signal(number, lambda *_: None)
     parser = ArgumentParser()
     for name in ("--cpus", "--memory", "--gpus"):
         parser.add_argument(name, type=int, default=0)

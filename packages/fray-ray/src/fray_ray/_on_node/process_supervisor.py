@@ -21,6 +21,7 @@ import time
 from typing import Any
 
 from fray.backend import (
+    SUPERVISORS_IGNORE,
     UsageHistory,
     UsageMeter,
     become_subreaper,
@@ -40,6 +41,8 @@ _SAMPLE = 0.5  # seconds between looks at what the processes use
 
 def main() -> None:
     """Keep one attempt from start to end."""
+    for number in SUPERVISORS_IGNORE:
+        signal.signal(number, signal.SIG_IGN)  # the lifeline says when it is over
     with open(_LIFELINE, "rb", buffering=0, closefd=False) as lifeline:
         plan = json.loads(lifeline.readline())  # unbuffered: the lines that follow are read by the tree
     if os.fork():
@@ -50,8 +53,6 @@ def main() -> None:
     os.set_blocking(wakened, False)
     signal.set_wakeup_fd(wakened)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the lifeline says when it is over
     killed_before = oom_kills()
     try:
         pid = start_program(tuple(plan["command"]), plan["environ"], plan["cwd"], output=1)
@@ -85,8 +86,6 @@ def _leave_a_guardian(private: str, files: list[int | None]) -> None:
     child = os.fork()
     if not child:
         return
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     _close([_LIFELINE, 1, *files])
     status = 0
     while True:
