@@ -1,5 +1,6 @@
 """`work` ends in time whatever the function does; `fray queue` reads, calls and prints."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from cli_checks import check_verbs
 from touching import Touch
 
+from fray.backend import descendants
 from fray.queue import Lease, open_queue
 from fray.testing.command_line import main
 from fray.testing.gates import until
@@ -548,6 +551,18 @@ def test_a_process_that_a_command_leaves_in_the_background_holds_no_item(
         assert ticket.result(timeout=30) == "300000"
 
 
+def deaf_to_sigterm(pids: Iterable[int]) -> list[int]:
+    """Those of these processes that ignore SIGTERM."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has just ended
+            status = Path("/proc", str(pid), "status").read_text()
+            ignored = next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
+            if int(ignored, 16) >> (signal.SIGTERM - 1) & 1:
+                found.append(pid)
+    return found
+
+
 def test_a_terminal_that_is_closed_ends_the_pool_and_its_commands(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/q.db"
     pid = tmp_path / "pid"
@@ -572,19 +587,27 @@ def test_a_terminal_that_is_closed_ends_the_pool_and_its_commands(tmp_path: Path
         assert queue.pending() == 1
 
 
-def test_what_commands_have_started_ends_with_a_pool_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1])
+def test_what_commands_have_started_ends_with_a_pool_that_is_killed(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Also by a signal that reaches all that is below the pool, and that its commands ignore."""
     url = f"sqlite:{tmp_path}/q.db"
     command = [sys.executable, "-m", "fray", "queue", "work", url, "--", "sh", "-c"]
     # A daemon belongs to its command while that runs; the first command has ended, and left one behind.
     daemon = f"setsid sleep 600 2>&- & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/$item"
-    script = f"read item; {daemon}; [ $item = left ] || exec sleep 600"
+    script = f"trap '' USR1; read item; {daemon}; [ $item = left ] || exec sleep 600"
     with SqliteQueue[str](tmp_path / "q.db", max_attempts=3) as queue:
         queue.push_many(["left\n", "orphan\n"])
         with subprocess.Popen([*command, script], stderr=subprocess.PIPE) as process:
             until((tmp_path / "orphan").exists, "the second command runs")
             pids = [(tmp_path / name).read_text().strip() for name in ("left", "orphan")]
             left, orphan = (Path("/proc", pid) for pid in pids)
-            process.kill()
+            if number == signal.SIGUSR1:
+                ignoring = until(lambda: deaf_to_sigterm(descendants(process.pid)), "what ends them is there")
+                for pid in ignoring:
+                    os.kill(pid, number)
+            process.send_signal(number)
             try:
                 process.communicate(timeout=60)  # until nothing of the pool writes there, but for the daemons
                 until(lambda: not orphan.exists(), "what the second command has started is gone")

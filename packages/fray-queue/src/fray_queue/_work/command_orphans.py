@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from functools import partial
 from uuid import uuid4
 
-from fray.backend import kill_until_gone, with_variable
+from fray.backend import SUPERVISORS_IGNORE, kill_until_gone, with_variable
 
 _COMMAND = "FRAY_QUEUE_COMMAND"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the pool's, which lets its commands finish
 
 
 class OrphanKiller:
@@ -58,7 +57,7 @@ class OrphanKiller:
 
 def main() -> None:
     """Read which commands run, and kill those that do when nobody says any more."""
-    for number in _SIGNALS:
+    for number in SUPERVISORS_IGNORE:  # they are the pool's, which lets its commands finish
         signal.signal(number, signal.SIG_IGN)
     running: set[str] = set()
     for line in sys.stdin:
