@@ -4,6 +4,9 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from gang_hosts import pids_of_replicas
 from job_processes import kill
 from words_in_files import files_with
 
+from fray.backend import JOB_VARIABLE, gang_runtime, with_variable
 from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, ResourceConfig
 from fray.testing.cluster_fixtures import running
 from fray.testing.gates import until
@@ -144,6 +148,26 @@ def test_signals_of_a_user_end_no_process_that_keeps_a_replica(
     assert second.reason is ExitReason.LOST
     assert "ended by signal 9" in str(second.error_message)  # says its guardian
     assert (third.reason, third.exit_code) == (ExitReason.SIGNALLED, -signal.SIGUSR1)
+
+
+def test_signals_of_a_user_end_no_member_of_a_gang_that_brings_its_ray(tmp_path: Path) -> None:
+    code = """
+        import os, signal
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            print(signal.getsignal(number).name)
+            os.kill(os.getppid(), number)
+    """
+    program = [sys.executable, "-c", textwrap.dedent(code)]
+    command = gang_runtime("ray").command(program, python=sys.executable, cpus=1, memory=400 << 20)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environ |= {"FRAY_REPLICA_ID": "0", "FRAY_REPLICA_COUNT": "1", JOB_VARIABLE: os.fspath(tmp_path)}
+    environ["FRAY_COORDINATOR_ADDRESS"] = "127.0.0.1:1"
+    try:
+        ended = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=False)
+        assert (ended.returncode, ended.stdout.split()) == (0, ["SIG_DFL"] * 2)
+    finally:
+        for pid in with_variable(JOB_VARIABLE, os.fspath(tmp_path)):
+            kill(pid)
 
 
 def test_a_replica_whose_actor_is_killed_was_lost_and_runs_again_on_the_budget_of_failures(
