@@ -259,7 +259,7 @@ def test_a_node_is_gone_when_it_refuses_or_does_not_answer_for_a_while(
     assert not left
 
 
-def test_nodes_that_are_drained_are_noticed_although_the_head_was_away_for_a_moment(
+def test_drained_nodes_are_noticed_although_the_head_was_away_and_another_job_takes_no_notice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def drained() -> dict[str, int]:
@@ -269,8 +269,8 @@ def test_nodes_that_are_drained_are_noticed_although_the_head_was_away_for_a_mom
 
     async def watch() -> Mapping[str, float]:
         noticed = asyncio.Queue[Mapping[str, float]]()
-        job = SimpleNamespace(notice=noticed.put_nowait)
-        watching = asyncio.create_task(watch_draining(lambda: [job], 0.01))
+        jobs = [SimpleNamespace(notice=each) for each in (str.strip, noticed.put_nowait)]
+        watching = asyncio.create_task(watch_draining(lambda: jobs, 0.01))
         found = await asyncio.wait_for(noticed.get(), 20)
         watching.cancel()
         return found

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -57,11 +58,15 @@ async def watch_draining(jobs: Callable[[], Iterable[Any]], every: float) -> Non
         every: Seconds between looks.
     """
     while True:
+        noticed = list(jobs())
+        leaving: dict[str, float] = {}
         with contextlib.suppress(Exception):  # the head is away for a moment
-            noticed = list(jobs())
             leaving = draining() if noticed else {}
-            for job in noticed if leaving else ():
+        for job in noticed if leaving else ():
+            try:
                 job.notice(leaving)
+            except Exception:  # noqa: BLE001 - what one job cannot take is not kept from the others
+                traceback.print_exc()
         await asyncio.sleep(every)
 
 
