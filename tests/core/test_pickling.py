@@ -3,12 +3,16 @@
 import pickle
 import threading
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pytest
 
 from fray import SerializationError, TaskError
-from fray.backend import dumps_call, pack_exception, unpack_exception
+from fray.backend import WrappedClass, dumps_call, is_async_class, pack_exception, unpack_exception
 
 
 class Awkward(ValueError):
@@ -138,3 +142,40 @@ def test_a_call_that_cannot_be_pickled_names_the_part() -> None:
 
 def f(a: int, b: int = 0, **more: object) -> int:
     return a + b
+
+
+around: list[str] = []
+
+
+class Greeter:
+    kind = "plain"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        around.append("constructs")
+
+    async def greet(self) -> str:
+        return f"hello {self.name}"
+
+
+@contextmanager
+def block(label: str) -> Iterator[None]:
+    around.append(f"{label} begins")
+    yield
+    around.append(f"{label} ends")
+
+
+def labelled(label: str, name: str, method: Callable[..., Any]) -> tuple[str, str, Callable[..., Any]]:
+    return label, name, method
+
+
+def test_a_wrapped_class_travels_with_what_is_around_it_and_shows_the_real_one() -> None:
+    around.clear()
+    wrapped: Any = WrappedClass(Greeter, partial(block, "it"), partial(labelled, "it"))  # type: ignore[arg-type]
+    there = pickle.loads(pickle.dumps(wrapped))
+    assert (there.__name__, there.__wrapped__, is_async_class(there)) == ("Greeter", Greeter, True)
+    made = there("Ada")
+    assert around == ["it begins", "constructs", "it ends"]
+    assert (made.name, made.kind) == ("Ada", "plain")
+    assert made.greet[:2] == ("it", "greet")
+    assert made.greet[2].__func__ is Greeter.greet

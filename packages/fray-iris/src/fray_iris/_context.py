@@ -25,7 +25,7 @@ from fray.job import ActorHandle, ActorOptions, ObjectRef, TaskOptions
 from fray_iris._actor_streams import threads
 from fray_iris._actors import IrisActor
 from fray_iris._cluster import IrisCluster
-from fray_iris._inside import ClassInContext, in_context
+from fray_iris._inside import class_in_context, in_context
 from fray_iris._named_actors import NamedActors
 from fray_iris._results import get_both, is_of_actor, wait_for_both
 
@@ -193,7 +193,7 @@ class IrisContext(ContextBase):
     ) -> Any:
         """Make an actor: one with a name is a job of Iris; one without lives in this job."""
         if options.name is None:
-            return self._inner._start_actor(ClassInContext(cls, self._enter()), args, kwargs, options)
+            return self._inner._start_actor(class_in_context(cls, self._enter()), args, kwargs, options)
         values = {name: self._value(arg) for name, arg in kwargs.items()}
         return ActorHandle(self._actors.make(cls, tuple(map(self._value, args)), values, options))
 

@@ -12,7 +12,13 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from fray.backend import callable_name, current_context_var, is_async_function, is_generator_function
+from fray.backend import (
+    WrappedClass,
+    callable_name,
+    current_context_var,
+    is_async_function,
+    is_generator_function,
+)
 from fray.job import use_context
 
 _END = object()
@@ -26,8 +32,9 @@ def caller_here() -> Hashable:
 
 
 @contextlib.contextmanager
-def _within(context: Any) -> Iterator[None]:
+def _within(enter: Callable[[], Any]) -> Iterator[None]:
     """Be a task, or an actor's call, that runs in a context of its own."""
+    context = enter()
     token = _caller.set(context)
     try:
         with use_context(context):
@@ -52,7 +59,7 @@ class InContext:
         if is_generator_function(self.func):
             stream = self._async_stream if is_async_function(self.func) else self._stream
             return stream(args, kwargs)
-        with _within(self._enter()):
+        with _within(self._enter):
             value = self.func(*args, **kwargs)
         return self._await(value) if type(value) is types.CoroutineType else value
 
@@ -74,48 +81,17 @@ class InContext:
                 yield item
 
     def _stream(self, args: Any, kwargs: Any) -> Iterator[Any]:
-        context, items = self._enter(), self.func(*args, **kwargs)
+        enter, items = functools.cache(self._enter), self.func(*args, **kwargs)  # one context for all
         try:
             while True:
-                with _within(context):  # for each item: its thread does other things in between
+                with _within(enter):  # for each item: its thread does other things in between
                     item = next(items, _END)
                 if item is _END:
                     return
                 yield item
         finally:
-            with _within(context):
+            with _within(enter):
                 items.close()
-
-
-class ClassInContext:
-    """An actor's class whose methods run in a context; it shows the methods and the name of the real one."""
-
-    def __init__(self, cls: Callable[..., Any], enter: Callable[[], Any]) -> None:
-        self.__wrapped__, self.__enter = cls, enter
-
-    def __call__(self, *args: Any, **kwargs: Any) -> "_InstanceInContext":
-        with _within(self.__enter()):
-            return _InstanceInContext(self.__wrapped__(*args, **kwargs), self.__enter)
-
-    def __dir__(self) -> list[str]:
-        return dir(self.__wrapped__)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__wrapped__, name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ClassInContext, (self.__wrapped__, self.__enter)
-
-
-class _InstanceInContext:
-    """An actor whose calls run in a context; the actor itself does not know."""
-
-    def __init__(self, instance: Any, enter: Callable[[], Any]) -> None:
-        self.__instance, self.__enter = instance, enter
-
-    def __getattr__(self, name: str) -> Any:
-        member = getattr(self.__instance, name)
-        return InContext(member, self.__enter) if callable(member) else member
 
 
 def in_context(fn: Callable[..., Any], enter: Callable[[], Any]) -> Callable[..., Any]:
@@ -123,3 +99,12 @@ def in_context(fn: Callable[..., Any], enter: Callable[[], Any]) -> Callable[...
     if type(fn) is functools.partial:
         return functools.partial(in_context(fn.func, enter), *fn.args, **fn.keywords)
     return InContext(fn, enter)
+
+
+def class_in_context(cls: Callable[..., Any], enter: Callable[[], Any]) -> WrappedClass:
+    """Return an actor's class whose constructor and methods run in a context."""
+    return WrappedClass(cls, functools.partial(_within, enter), functools.partial(_method, enter))
+
+
+def _method(enter: Callable[[], Any], _name: str, method: Callable[..., Any]) -> InContext:
+    return InContext(method, enter)

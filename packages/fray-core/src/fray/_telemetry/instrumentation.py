@@ -12,10 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from fray._serialization.functions import is_async_function, is_generator_function
 from fray._serialization.values import callable_name
+from fray._serialization.wrapped_classes import WrappedClass
 from fray._telemetry import listeners as _listeners
 from fray._values.events import Event, EventKind, Outcome
 from fray._values.job_states import JobId
@@ -137,39 +139,10 @@ class Observed:
         return hash(self.func)
 
 
-class ObservedClass:
-    """An actor's class that reports its events; it shows the methods and the name of the real one."""
-
-    def __init__(self, cls: Callable[..., Any], unit: Unit) -> None:
-        self.__wrapped__, self.__unit = cls, unit
-
-    def __call__(self, *args: Any, **kwargs: Any) -> "_ObservedInstance":
-        with running(self.__unit, end="ready"):
-            return _ObservedInstance(self.__wrapped__(*args, **kwargs), self.__unit)
-
-    def __dir__(self) -> list[str]:
-        return dir(self.__wrapped__)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__wrapped__, name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ObservedClass, (self.__wrapped__, self.__unit)
-
-
-class _ObservedInstance:
-    """An actor whose calls are reported to listeners; the actor itself does not know."""
-
-    def __init__(self, instance: Any, unit: Unit) -> None:
-        self.__instance, self.__unit = instance, unit
-
-    def __getattr__(self, name: str) -> Any:
-        member, actor = getattr(self.__instance, name), self.__unit
-        if not callable(member):
-            return member
-        title = f"{actor.name}.{name}"
-        call = Unit(subject="call", name=title, parent_id=actor.id, carrier=actor.carrier)
-        return Observed(member, replace(call, listeners=actor.listeners))
+def _observed_call(actor: Unit, name: str, method: Callable[..., Any]) -> Observed:
+    title = f"{actor.name}.{name}"
+    call = Unit(subject="call", name=title, parent_id=actor.id, carrier=actor.carrier)
+    return Observed(method, replace(call, listeners=actor.listeners))
 
 
 def observed(subject: str, target: Callable[..., Any], name: str | None) -> Callable[..., Any]:
@@ -182,7 +155,9 @@ def observed(subject: str, target: Callable[..., Any], name: str | None) -> Call
     if not callable(target):
         return target  # the context refuses it
     unit = Unit.submitted(subject, name or callable_name(target))
-    return Observed(target, unit) if subject == "task" else ObservedClass(target, unit)
+    if subject == "task":
+        return Observed(target, unit)
+    return WrappedClass(target, partial(running, unit, end="ready"), partial(_observed_call, unit))
 
 
 def observed_replica(function: Callable[..., Any]) -> Callable[..., Any]:

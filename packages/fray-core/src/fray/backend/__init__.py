@@ -226,6 +226,7 @@ if TYPE_CHECKING:
         pack_exception,
         unpack_exception,
     )
+    from fray._serialization.wrapped_classes import WrappedClass
     from fray._telemetry.listeners import listening, tell
     from fray._ui import queue_page
     from fray._ui.answers import part_answer
@@ -385,6 +386,7 @@ __all__ = [
     "UiServer",
     "UsageHistory",
     "UsageMeter",
+    "WrappedClass",
     "about_request",
     "answer",
     "answer_of",
@@ -734,6 +736,7 @@ _HOMES = {
     "UsageHistory": "_jobs.records.usage_history",
     "UsageMeter": "_jobs.processes.usage",
     "VALUE": "_engine.refs",
+    "WrappedClass": "_serialization.wrapped_classes",
     "apart": "_engine.calls",
     "arguments_of": "_engine.execution",
     "async_queue": "_queues.aio",
