@@ -112,6 +112,21 @@ def test_a_tail_of_many_logs_reads_of_each_what_it_shows(tmp_path: Path, *, swee
     assert sum(read) < 5 * 91 * 5000
 
 
+@pytest.mark.parametrize("choice", [{}, {"tail": 5}, {"since": 0.0}, {"since": 0.0, "tail": 5}], ids=str)
+def test_a_stream_opens_each_log_once(tmp_path: Path, choice: dict[str, Any]) -> None:
+    opened = Counter[tuple[int | None, int]]()
+    for attempt in (1, 2):
+        written(tmp_path / f"replica-0.attempt-{attempt}.log", b"line %d\n" % attempt)
+
+    def open_log(replica: int | None, attempt: int) -> LogReader:
+        opened[replica, attempt] += 1
+        return LogReader(tmp_path / f"replica-{replica}.attempt-{attempt}.log")
+
+    done = job(2, status=JobStatus.SUCCEEDED)
+    assert list(follow_logs(lambda: done, open_log=open_log, **choice)) == ["line 1", "line 2"]
+    assert set(opened.values()) == {1}
+
+
 def test_what_came_since_a_time_is_found_by_the_index(tmp_path: Path) -> None:
     now = [1000.0]
     writer = LogWriter(str(tmp_path / "replica-0.attempt-1.log"), clock=lambda: now[0])

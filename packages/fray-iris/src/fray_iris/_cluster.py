@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from fray import ClusterUnavailableError, FrayError
@@ -31,9 +31,7 @@ from fray.cluster import (
     JobInfo,
     JobPlan,
     JobRequest,
-    LogStream,
     ResourceConfig,
-    follow_logs,
 )
 from fray_iris._connection import AlreadyThere, Iris, RefusedError
 from fray_iris._endpoints import found, registration
@@ -261,23 +259,6 @@ class IrisCluster(ClusterBase):
 
     def _log(self, job_id: str, replica: int | None, attempt: int) -> LogSource:
         return self._reader.log(job_id, replica, attempt)
-
-    def monitor(
-        self,
-        job_id: str,
-        /,
-        *,
-        replica: int | None = None,
-        tail: int | None = None,
-        since: float | None = None,
-        grep: str | None = None,
-        follow: bool = True,
-    ) -> LogStream:
-        """See `Cluster.monitor`. What one look at a log has read the next one of the stream has."""
-        choice: dict[str, Any] = {"tail": tail, "since": since, "grep": grep, "follow": follow}
-        opened = cache(partial(self._log, job_id))
-        poll, interval = partial(self.poll, job_id), self._log_pause
-        return follow_logs(poll, open_log=opened, replica=replica, interval=interval, **choice)
 
     # --- the end ---
 

@@ -225,7 +225,8 @@ class ClusterBase(ClusterCalls, ABC):
     ) -> LogStream:
         """See `Cluster.monitor`."""
         started = partial(follow_logs, partial(self.poll, job_id), open_log=partial(self._log, job_id))
-        if self.poll(job_id).is_sweep:
+        able = ClusterCapabilities.of(self) or ClusterCapabilities()
+        if able.sweeps and self.poll(job_id).is_sweep:
             members = partial(self.list_jobs, parent=job_id)
             started = partial(follow_members, self.poll, job_id, members, self._log)
         return started(

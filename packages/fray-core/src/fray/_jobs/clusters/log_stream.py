@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from fray._jobs.logs.lines import LineSplitter, last_line_end, prefixed
@@ -40,8 +40,8 @@ def follow_logs(
 
     Args:
         read: Reads the logs from an offset on, for a backend that can do no more.
-        open_log: Opens the logs, for a backend whose logs know times, or whose tails cost only what they
-            show.
+        open_log: Opens the logs, each once, for a backend whose logs know times, or whose tails cost only
+            what they show.
         interval: Seconds between two looks at most.
 
     Raises:
@@ -55,6 +55,7 @@ def follow_logs(
         if read is None:
             raise TypeError("follow_logs needs read= or open_log=")
         open_log = partial(_offset_log, read)
+    open_log = cache(open_log)  # what one look at a log has read the next one has
     count = len(poll().tasks)
     if replica is not None and not 0 <= replica < count:
         raise ValueError(f"replica must be 0 to {count - 1}, got {replica}")
