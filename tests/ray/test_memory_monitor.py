@@ -93,18 +93,18 @@ def test_what_ended_a_replica_is_known_although_the_head_says_it_late(
 def test_the_signal_that_ends_a_worker_does_not_reach_the_process_that_keeps_its_attempt(
     ray_cluster: LocalRayCluster, full_node: str
 ) -> None:
-    """Ray sends it to the worker's group. An attempt whose keeper it ends would be lost for no reason."""
+    """Ray sends it to the worker's group. An attempt whose supervisor it ends would be lost for no reason."""
     resources = ResourceConfig(cpu=1, regions=[full_node])
     sleep = Entrypoint.from_binary("sleep", ["600"])
     request = JobRequest("hungry", sleep, resources=resources, max_retries_failure=99)
     with RayCluster(ray_cluster.address) as cluster:
         job_id = cluster.launch(request)
-        keeper, worker = until(_held_while_it_starts, "a process that is to keep an attempt is held")
+        supervisor, worker = until(_held_while_it_starts, "a process that is to keep an attempt is held")
         (task,) = until(lambda: cluster.poll(job_id).tasks, "the job shows its attempt")
         until(lambda: not running(worker), "Ray has ended the worker")
-        signalled = _has_sigterm(keeper)
-        os.kill(keeper, signal.SIGCONT)
-        until(lambda: not running(keeper), "it ends, for the worker that would ask it is gone")
+        signalled = _has_sigterm(supervisor)
+        os.kill(supervisor, signal.SIGCONT)
+        until(lambda: not running(supervisor), "it ends, for the worker that would ask it is gone")
         until(lambda: cluster.poll(job_id).tasks[0].previous[task.attempt - 1 :], "the attempt has ended")
         cluster.terminate(job_id, grace=0.0)
         ended = cluster.poll(job_id).tasks[0].previous[task.attempt - 1]
