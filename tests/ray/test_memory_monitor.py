@@ -112,17 +112,17 @@ def test_the_signal_that_ends_a_worker_does_not_reach_the_process_that_keeps_its
     assert ended.reason is ExitReason.OUT_OF_MEMORY, f"{ended}"
 
 
-def _held_while_it_starts() -> tuple[int, int] | None:
-    """Stop a process that a worker of this cluster has started to keep an attempt; return both."""
+def _held_while_it_starts() -> list[int]:
+    """Stop a process that a worker of this cluster has started to keep an attempt; return the ids of both."""
     for pid in process_tree.with_variable("RAY_TMPDIR", os.environ["RAY_TMPDIR"]):
         if any("process_supervisor" in word for word in process_tree.command_of(pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
                 parent = int(_status(pid)["PPid"])
                 if any(word.startswith("ray::") for word in process_tree.command_of(parent)):
-                    return pid, parent
+                    return [pid, parent]
                 os.kill(pid, signal.SIGCONT)  # it has gone on in a process of its own
-    return None
+    return []
 
 
 def _has_sigterm(pid: int) -> bool:

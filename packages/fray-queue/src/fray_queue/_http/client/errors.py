@@ -1,6 +1,7 @@
 """What a server's refusals are to a program."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from fray import LeaseExpiredError, QueueUnavailableError, UnsupportedError
@@ -49,7 +50,7 @@ def _error(status: int, code: str, message: str, facts: Any) -> Exception:
         return QueueNotFoundError(str(facts[0]), tuple(map(str, facts[1])))
     if status in (401, 403) and code != "foreign":
         return TokenError(message)
-    kinds = {
+    kinds: dict[str, Callable[[str], Exception]] = {
         "access": AccessRefusedError,
         "foreign": ForeignHostError,
         "queue_exists": QueueExistsError,
