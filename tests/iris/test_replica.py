@@ -105,6 +105,17 @@ def test_a_tree_ends_when_its_worker_asks_for_it(address: str, tmp_path: Path) -
         os.kill(child, 0)
 
 
+def test_signals_of_a_user_end_only_the_program(address: str, tmp_path: Path) -> None:
+    code = (
+        "import os, signal\n"
+        "for number in (signal.SIGUSR1, signal.SIGUSR2):\n"
+        "    os.kill(os.getppid(), number)\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)"
+    )
+    _, _, end = ended(start(address, tmp_path, code))
+    assert (end["reason"], end["exit_code"]) == ("signalled", -signal.SIGUSR1)
+
+
 def test_a_replica_that_is_killed_leaves_no_folder(address: str, tmp_path: Path) -> None:
     code = (
         "import os, time; print(os.getpid(), os.environ['FRAY_PREEMPTION_NOTICE'], flush=True);"

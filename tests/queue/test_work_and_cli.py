@@ -551,14 +551,14 @@ def test_a_process_that_a_command_leaves_in_the_background_holds_no_item(
         assert ticket.result(timeout=30) == "300000"
 
 
-def deaf_to_sigterm(pids: Iterable[int]) -> list[int]:
-    """Those of these processes that ignore SIGTERM."""
+def deaf_to_signals(pids: Iterable[int]) -> list[int]:
+    """Those of these processes that ignore SIGTERM and SIGUSR2."""
     found = []
     for pid in pids:
         with contextlib.suppress(OSError):  # it has just ended
             status = Path("/proc", str(pid), "status").read_text()
             ignored = next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
-            if int(ignored, 16) >> (signal.SIGTERM - 1) & 1:
+            if all(int(ignored, 16) >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGUSR2)):
                 found.append(pid)
     return found
 
@@ -604,7 +604,7 @@ def test_what_commands_have_started_ends_with_a_pool_that_is_killed(
             pids = [(tmp_path / name).read_text().strip() for name in ("left", "orphan")]
             left, orphan = (Path("/proc", pid) for pid in pids)
             if number == signal.SIGUSR1:
-                ignoring = until(lambda: deaf_to_sigterm(descendants(process.pid)), "what ends them is there")
+                ignoring = until(lambda: deaf_to_signals(descendants(process.pid)), "what ends them is there")
                 for pid in ignoring:
                     os.kill(pid, number)
             process.send_signal(number)

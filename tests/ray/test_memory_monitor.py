@@ -100,10 +100,12 @@ def test_the_signal_that_ends_a_worker_does_not_reach_the_process_that_keeps_its
     with RayCluster(ray_cluster.address) as cluster:
         job_id = cluster.launch(request)
         supervisor, worker = until(_held_while_it_starts, "a process that is to keep an attempt is held")
-        (task,) = until(lambda: cluster.poll(job_id).tasks, "the job shows its attempt")
-        until(lambda: not running(worker), "Ray has ended the worker")
-        signalled = _has_sigterm(supervisor)
-        os.kill(supervisor, signal.SIGCONT)
+        try:
+            (task,) = until(lambda: cluster.poll(job_id).tasks, "the job shows its attempt")
+            until(lambda: not running(worker), "Ray has ended the worker")
+            signalled = _has_sigterm(supervisor)
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
         until(lambda: not running(supervisor), "it ends, for the worker that would ask it is gone")
         until(lambda: cluster.poll(job_id).tasks[0].previous[task.attempt - 1 :], "the attempt has ended")
         cluster.terminate(job_id, grace=0.0)

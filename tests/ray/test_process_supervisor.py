@@ -150,12 +150,16 @@ def test_signals_of_a_user_end_no_process_that_keeps_a_replica(
     assert (third.reason, third.exit_code) == (ExitReason.SIGNALLED, -signal.SIGUSR1)
 
 
-def test_signals_of_a_user_end_no_member_of_a_gang_that_brings_its_ray(tmp_path: Path) -> None:
-    code = """
+@pytest.mark.parametrize("ends_by", [0, signal.SIGKILL])
+def test_a_member_of_a_gang_that_brings_its_ray_ends_as_its_program_and_by_no_signal_of_a_user(
+    tmp_path: Path, ends_by: int
+) -> None:
+    code = f"""
         import os, signal
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            print(signal.getsignal(number).name)
+            print(signal.getsignal(number).name, flush=True)
             os.kill(os.getppid(), number)
+        os.kill(os.getpid(), {ends_by:d})
     """
     program = [sys.executable, "-c", textwrap.dedent(code)]
     command = gang_runtime("ray").command(program, python=sys.executable, cpus=1, memory=400 << 20)
@@ -164,7 +168,7 @@ def test_signals_of_a_user_end_no_member_of_a_gang_that_brings_its_ray(tmp_path:
     environ["FRAY_COORDINATOR_ADDRESS"] = "127.0.0.1:1"
     try:
         ended = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=False)
-        assert (ended.returncode, ended.stdout.split()) == (0, ["SIG_DFL"] * 2)
+        assert (ended.returncode, ended.stdout.split()) == (-ends_by, ["SIG_DFL"] * 2)
     finally:
         for pid in with_variable(JOB_VARIABLE, os.fspath(tmp_path)):
             kill(pid)

@@ -49,7 +49,7 @@ class Queue(Protocol[T]):
                 for not at all.
 
         Raises:
-            QueueFullError: There was no room in time; nothing is stored.
+            QueueFullError: There was no room in time; nothing is stored. It says how long the push `waited`.
             UnsupportedError: This kind of queue does not have an option; its capabilities list those that it
                 has.
         """

@@ -32,7 +32,7 @@ OUTLIVES_JOBS = "fray-outlives-jobs"
 """On the command line of a process that the end of its job leaves alone, as that of a detached actor."""
 
 USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
-"""What a user sends to a program, and often to all that runs below it: it ends no process by itself."""
+"""What a user sends to a program, and often to all that runs below it: their default ends a process."""
 
 SUPERVISORS_IGNORE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *USER_SIGNALS)
 """What a process that keeps a process tree ignores, except for those by which it is asked to end.

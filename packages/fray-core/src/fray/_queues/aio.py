@@ -28,6 +28,7 @@ _THREADS = 16  # calls of one queue that run at a time
 _FETCHES = 8  # threads of these that calls which wait for answers may keep at a time
 _LONGEST_SLICE = 0.25  # seconds that a waiting call keeps a thread: how long its cancellation may take
 _FIRST_SLICE = 0.01  # seconds that a push waits for room before it waits in turn with others
+_ROUND, _SHORTEST_TURN = 1.0, 0.02  # seconds of the turns of all who wait, and of one where they are many
 _PATIENCE = 1.0  # seconds that a cancelled pop waits until what it was granted is given back
 
 
@@ -68,20 +69,22 @@ class AsyncQueue(Generic[T]):
             wait = getattr(self._queue, "_timeout", ROOM_TIMEOUT)
         end = time.monotonic() + check_seconds("wait", wait, zero=True)
         push = functools.partial(push, **options)
-        first = min(wait, self._longest_slice, _FIRST_SLICE)
+        first = min(wait, _FIRST_SLICE)
         try:
             return await self._call(push, wait=first)
         except QueueFullError as error:
             if not error.waited or first == wait:
                 raise
         room = self._of_loop().room
-        while True:  # in turn with others: one that needs less room is not to wait for one that needs more
-            async with held_within(room, end - time.monotonic()):
+        while True:
+            async with room.take(end - time.monotonic()) as longest:
                 left = max(0.0, end - time.monotonic())
                 try:
-                    return await self._call(push, wait=min(left, self._longest_slice))
+                    return await self._call(push, wait=min(left, longest))
                 except QueueFullError as error:
-                    if not error.waited:
+                    if not left:
+                        error.waited = wait
+                    if not left or not error.waited:
                         raise
 
     async def pop(self, lease_timeout: float = 60.0, *, wait: float = 0.0) -> Lease[T] | None:
@@ -239,7 +242,7 @@ class _Waits:
     """The calls that wait in one loop. They keep few threads; else they would keep all, and `done` out."""
 
     def __init__(self) -> None:
-        self.items, self.room = asyncio.Lock(), asyncio.Lock()  # one at a time keeps a thread
+        self.items, self.room = asyncio.Lock(), Turns(_LONGEST_SLICE)  # one at a time keeps a thread
         self.answers = asyncio.Semaphore(_FETCHES)
         self.fetching = 0
 
@@ -247,16 +250,36 @@ class _Waits:
 @contextlib.asynccontextmanager
 async def held_within(lock: asyncio.Lock, seconds: float) -> AsyncIterator[None]:
     """Hold a lock; where others have it for longer than so many seconds, nothing."""
-    try:
+    holds = False
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(max(0.0, seconds)):
-            await lock.acquire()
-    except TimeoutError:
-        yield
-        return
+            holds = await lock.acquire()
     try:
         yield
     finally:
-        lock.release()
+        if holds:
+            lock.release()
+
+
+class Turns:
+    """Lets the coroutines of a loop wait for one thing in turn: one that needs less of it may have it first.
+
+    Args:
+        longest: Seconds of a turn. Where many wait, a turn is shorter.
+    """
+
+    def __init__(self, longest: float) -> None:
+        self._longest, self._waiting, self._lock = longest, 0, asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def take(self, seconds: float) -> AsyncIterator[float]:
+        """Give the seconds of a turn when it comes, or after so many seconds without one."""
+        self._waiting += 1
+        try:
+            async with held_within(self._lock, seconds):
+                yield max(_SHORTEST_TURN, min(self._longest, _ROUND / self._waiting))
+        finally:
+            self._waiting -= 1
 
 
 class PollingAsyncQueue(AsyncQueue[T]):

@@ -267,11 +267,13 @@ class QueueFullError(FrayError, OSError):
     """The queue, its server or its disk can store no more; what is stored is kept.
 
     Args:
-        waited: Seconds for which the push waited for room; 0 where no wait helps, or it was not to wait.
+        waited: Seconds for which the push waited for room. 0 where it was not to wait, or no wait helps.
     """
 
-    def __init__(self, message: str = "", waited: float = 0.0) -> None:
-        super().__init__(message)
+    waited = 0.0
+
+    def __init__(self, *args: object, waited: float = 0.0) -> None:
+        super().__init__(*args)
         self.waited = waited
 
     def __str__(self) -> str:

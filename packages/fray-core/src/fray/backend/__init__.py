@@ -208,7 +208,7 @@ if TYPE_CHECKING:
     from fray._jobs.supervisor.job_tree import SUPERVISOR_MODULE
     from fray._jobs.supervisor.stopping import request_stop, settle_stopped
     from fray._queues import lease_machine
-    from fray._queues.aio import AsyncQueue, PollingAsyncQueue, async_queue, held_within
+    from fray._queues.aio import AsyncQueue, PollingAsyncQueue, Turns, async_queue
     from fray._queues.answers import Answer, answer_of, check_error, check_lease, pack_answers, pack_failure
     from fray._queues.clocks import steady_time
     from fray._queues.heartbeat import Heartbeat, kept_alive
@@ -383,6 +383,7 @@ __all__ = [
     "Tick",
     "TreeEnded",
     "TreeKill",
+    "Turns",
     "UiServer",
     "UsageHistory",
     "UsageMeter",
@@ -444,7 +445,6 @@ __all__ = [
     "gang_runtime",
     "guarded",
     "held_key",
-    "held_within",
     "holder_of",
     "identify",
     "identity_of",
@@ -736,6 +736,7 @@ _HOMES = {
     "UsageHistory": "_jobs.records.usage_history",
     "UsageMeter": "_jobs.processes.usage",
     "VALUE": "_engine.refs",
+    "Turns": "_queues.aio",
     "WrappedClass": "_serialization.wrapped_classes",
     "apart": "_engine.calls",
     "arguments_of": "_engine.execution",
@@ -783,7 +784,6 @@ _HOMES = {
     "guarded": "_engine.locking",
     "HeldKey": "_jobs.records.launch_keys",
     "held_key": "_jobs.records.launch_keys",
-    "held_within": "_queues.aio",
     "holder_of": "_jobs.records.liveness",
     "identify": "_jobs.process_tree",
     "identity_of": "_engine.identity",

@@ -67,6 +67,8 @@ class Replica:
         """Run the program to its end; returns the code that the task ends with."""
         self.tree = Tree()
         signal.signal(signal.SIGTERM, self._on_terminate)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):  # a user's, sent to all; an ignored one outlives exec
+            signal.signal(number, lambda *_: None)
         try:
             code = self._run()
             grace = self._grace_of_stop()

@@ -207,7 +207,8 @@ def main() -> None:
     given = parser.parse_args()
     code = GangMember(given).run(given.program)
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        if -code != signal.SIGKILL:  # of which there is no other disposition
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code if code >= 0 else 128 - code)
 

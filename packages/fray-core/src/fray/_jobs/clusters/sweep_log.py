@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from fray._jobs.clusters.log_stream import ChosenLines, OpenLog, Parts, chosen_lines
@@ -113,7 +113,7 @@ class _SweepLines:
             elif info.job_id not in self._read and _has_written(info):
                 self._reading[info.job_id] = _Member(
                     info,
-                    partial(self._open_log, info.job_id),
+                    cache(partial(self._open_log, info.job_id)),
                     self._chosen,
                 )
         now = time.monotonic()

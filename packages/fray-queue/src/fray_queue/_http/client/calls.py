@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 _SHARE_OF_LEASE = 0.25  # of the time of the first items of a batch, which may pass while others are fetched
 _POLL_IN_TURN = 1.0  # seconds to wait for one part of many answers, before the other parts are looked at
+_PAUSE = 0.1  # seconds until a server that ends is asked again
 _LONGEST_POLL = 20.0  # a longer wait is several requests, so that nothing between takes it for dead
 _JSON, _RECORDS = "application/json", "application/octet-stream"
 
@@ -97,16 +98,19 @@ class Calls:
 
     async def _send_items(self, parts: list[list[bytes]], options: PushOptions = PLAIN) -> list[str]:
         ids: list[str] = []
-        end = time.monotonic() + (self._target.timeout if options.wait is None else options.wait)
-        for batch in parts:
-            ids += await self._send_with_room(batch, options, len(ids), end)
+        wait = self._target.timeout if options.wait is None else options.wait
+        end = time.monotonic() + wait
+        try:
+            for batch in parts:
+                ids += await self._send_with_room(batch, options, len(ids), end)
+        except NoRoomError as error:
+            raise QueueFullError(str(error), waited=wait if error.ever else 0.0) from None
         return ids
 
     async def _send_with_room(
         self, batch: list[bytes], options: PushOptions, first: int, end: float
     ) -> list[str]:
         """Send one request, again while the queue has no room; `first` is its first item's place."""
-        start = time.monotonic()
         while True:
             try:
                 if options.is_plain:
@@ -114,20 +118,23 @@ class Calls:
                 return await self._submit(batch, options, first)
             except NoRoomError as error:
                 if not error.ever or time.monotonic() >= end:
-                    waited = round(max(0.0, end - start), 3) if error.ever else 0.0
-                    raise QueueFullError(str(error), waited) from None
+                    raise
                 count = error.count
             await self._await_room(count, end)
 
     async def _await_room(self, count: int, end: float) -> None:
         """Wait until so many items fit, or the time is over."""
-        free = False
-        while not free and time.monotonic() < end:
-            # In turn with others: one that needs less room is not to wait for one that needs more.
-            async with self._connections.network.turn("room", end - time.monotonic()) as longest:
-                wait = max(0.0, min(end - time.monotonic(), longest, _LONGEST_POLL))
+        network = self._connections.network
+        while (left := end - time.monotonic()) > 0:
+            async with network.turn("room", left) as longest:
+                asked = time.monotonic()
+                wait = max(0.0, min(end - asked, longest, _LONGEST_POLL))
                 answer = await self._send("room", _dump({"count": count, "wait": wait}), _JSON, wait)
-            free = read_fields(answer).get("free", True)  # a server of another release does not say it
+            early = time.monotonic() - asked < wait
+            if read_fields(answer).get("free", early):  # a server of the first release does not say it
+                return
+            if early:  # the server is about to end
+                await network.sleep(_PAUSE)
 
     async def _send_plain(self, batch: list[bytes]) -> list[str]:
         new = [next(self._target.ids) for _ in batch]

@@ -8,14 +8,14 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
 
 from httptools import HttpParserError
 
 from fray import FrayError
-from fray.backend import held_within
+from fray.backend import Turns
 from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.network import LAST_WORDS, Socket
 from fray_queue._http.client.socket import NO_ANSWER, PIECE, Answer, prepare
@@ -32,7 +32,7 @@ class LoopNetwork:
 
     def __init__(self) -> None:
         self._slots = asyncio.Semaphore(_MOST_SOCKETS)
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: dict[str, Turns] = {}
         self._last: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected
 
     async def connect(self, address: ServerAddress, timeout: float) -> Socket:
@@ -73,11 +73,9 @@ class LoopNetwork:
         """Hold one of so many, so that a thousand coroutines do not open a thousand sockets."""
         return nullcontext() if waits else self._slots
 
-    @contextlib.asynccontextmanager
-    async def turn(self, what: str, seconds: float) -> AsyncIterator[float]:
+    def turn(self, what: str, seconds: float) -> AbstractAsyncContextManager[float]:
         """Let one coroutine wait at the server for a thing; the others wait for that one, for so long."""
-        async with held_within(self._turns.setdefault(what, asyncio.Lock()), seconds):
-            yield _TURN
+        return self._turns.setdefault(what, Turns(_TURN)).take(seconds)
 
     async def last_words(self, call: Coroutine[Any, Any, None]) -> None:
         """Send it in a task: what runs is being cancelled, and may be once more."""

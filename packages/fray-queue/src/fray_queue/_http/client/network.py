@@ -39,9 +39,9 @@ class Network(Protocol):
         ...
 
     def turn(self, what: str, seconds: float) -> AbstractAsyncContextManager[float]:
-        """Return what the waiters for one thing hold, one at a time; after so long one holds nothing.
+        """Return what those that wait for one thing enter in turn; after so long one enters without a turn.
 
-        It gives the seconds that the one whose turn it is may wait, before it is the next one's.
+        It gives the seconds that a turn has.
         """
         ...
 
