@@ -133,7 +133,7 @@ def test_a_drained_host_has_notice_and_time_to_save_while_its_peers_run(
     assert info.status is JobStatus.SUCCEEDED, info.error_message
     assert reasons(info) == [[ExitReason.STOPPED], [ExitReason.PREEMPTED]]
     past = info.tasks[1].previous[0]
-    assert past.exit_code == 0, f"drained at {drained:.2f}, {past}\n{hosts.trace()}"
+    assert past.exit_code == 0, f"drained at {before:.2f} to {drained:.2f}, {info}\n{hosts.trace()}"
     assert "(preemption 1; max_retries_preemption=100): its node" in (past.error_message or "")
     assert "is drained" in (past.error_message or "")
 

@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import ray as typed_ray
 from ray._private.state import state
@@ -44,48 +45,52 @@ def host(folder: Path) -> str:
             if what == "deaf":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             elif what == "heed":
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                preemption_notice()  # from here on SIGTERM does not end it where there is a notice
+                _heed(folder / f"saved-{rank}", obeys=order.unlink)
             order.unlink()
-            _obey(what, folder / f"saved-{rank}")
+            _obey(what)
         time.sleep(0.01)
     return f"done by {rank}"
 
 
-def _obey(what: str, saved: Path) -> None:
+def _obey(what: str) -> None:
     if what == "raise":
         raise ValueError("out of luck")
     if what == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
-    if what == "heed":
-        _heed(saved)
 
 
-def _heed(saved: Path) -> None:
+def _heed(saved: Path, obeys: Callable[[], None]) -> NoReturn:
     """Wait for the notice and the SIGTERM that comes with it; note when the host goes, and end.
 
     The trace has the time of each step, and where the program is after that, for a test that fails.
+
+    Args:
+        obeys: Called once it would take a signal.
     """
     trace = saved.with_name("trace").open("a", buffering=1)
 
     def note(step: str) -> None:
         trace.write(f"{time.time():.2f} {step}\n")
 
-    note("heeds")
     atexit.register(note, "leaves")
     faulthandler.dump_traceback_later(15, repeat=True, file=trace)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # From here on SIGTERM does not end it where there is a notice.
     notice, on_sigterm, signals = preemption_notice(), signal.getsignal(signal.SIGTERM), []
     assert callable(on_sigterm)
 
     def take(number: int, frame: Any) -> None:
         note("SIGTERM")
+        signals.append(notice.is_set())
         on_sigterm(number, frame)
-        signals.append(number)
 
     signal.signal(signal.SIGTERM, take)
+    note("heeds")
+    obeys()
     assert notice.wait(200)
     note("has its notice")
     until(lambda: signals, "SIGTERM comes with it")
+    assert signals == [True], "the notice came after its SIGTERM"
     assert notice.seconds_left is not None
     draft = saved.with_name(f"draft-{os.getpid()}")
     draft.write_text(str(time.time() + notice.seconds_left))

@@ -124,6 +124,7 @@ class JobRun:
         # The grace of what the job has started beside its replicas; None where that runs on.
         self._grace_of_family: float | None = None
         self._results: dict[int, bytes] = {}
+        self._goes_at: dict[int, float] = {}  # by replica that had a notice
 
     # --- for others ---
 
@@ -224,14 +225,13 @@ class JobRun:
         match action:
             case StartReplica(replica, attempt):
                 self._start(replica, attempt)
-            case NotifyReplica(replica, _, grace):
-                if replica in self._followers:
-                    with contextlib.suppress(LookupError):  # it ended while the job had no scheduler
-                        self._reservation.actor(replica).notify.remote(time.time() + grace)
+            case NotifyReplica(replica, _, grace):  # `StopReplica` follows, and says it with the signal
+                self._goes_at[replica] = time.time() + grace
             case StopReplica(replica, attempt, grace, forced):
                 self._stop_replica(replica, attempt, grace, forced=forced)
             case ClearReplica(replica, _):
                 self._record.notices.pop(replica, None)
+                self._goes_at.pop(replica, None)
                 if not self._plan.gang:  # the next attempt has an actor of its own
                     self._reservation.release(replica)
             case ClearTree():
@@ -365,7 +365,7 @@ class JobRun:
 
     def _stop_actor(self, replica: int, grace: float) -> None:
         with contextlib.suppress(LookupError):
-            self._reservation.actor(replica).stop.remote(grace)
+            self._reservation.actor(replica).stop.remote(grace, self._goes_at.get(replica))
 
     def _stop_actors(self, grace: float) -> None:
         for replica in self._followers:

@@ -49,7 +49,7 @@ _JAX, _OMP = "JAX_PLATFORMS", "OMP_NUM_THREADS"
 
 
 class ReplicaActor:
-    """Several calls run at a time: the `next` of a driver, that of one that was killed, `notify`, `stop`.
+    """Several calls run at a time: the `next` of a driver, that of one that was killed, `stop`.
 
     Args:
         lease: Seconds after which an actor that was not asked ends; None for one that ends with its driver.
@@ -185,14 +185,16 @@ class ReplicaActor:
         """Return different ports on which nobody listens on this node now."""
         return free_ports(count)
 
-    def notify(self, deadline: float) -> None:
-        """Tell the attempt when its node goes: `fray.job.preemption_notice` reads it."""
-        if self._private is not None:
-            with contextlib.suppress(OSError):  # the attempt has ended
-                replace_file(f"{self._private}/{_NOTICE}", str(deadline).encode())
+    def stop(self, grace: float, goes_at: float | None = None) -> None:
+        """End the attempt that runs, or will.
 
-    def stop(self, grace: float) -> None:
-        """End the attempt that runs, or will."""
+        Args:
+            goes_at: When its node goes, where that is the reason. `fray.job.preemption_notice` reads it, and
+                has it before the signal.
+        """
+        if goes_at is not None and self._private is not None:
+            with contextlib.suppress(OSError):  # the attempt has ended
+                replace_file(f"{self._private}/{_NOTICE}", str(goes_at).encode())
         self._stopped = grace
         if self._supervisor is not None:
             _tell(self._supervisor, f"stop {grace}")
