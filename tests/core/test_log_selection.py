@@ -125,6 +125,13 @@ def test_a_stream_opens_each_log_once(tmp_path: Path, choice: dict[str, Any]) ->
     done = job(2, status=JobStatus.SUCCEEDED)
     assert list(follow_logs(lambda: done, open_log=open_log, **choice)) == ["line 1", "line 2"]
     assert set(opened.values()) == {1}
+    opened.clear()
+    member = replace(done, job_id=JobId("sweep-1/0"))
+    stream = follow_members(
+        lambda _: done, "sweep-1", lambda: [member], lambda _, *log: open_log(*log), **choice
+    )
+    assert list(stream) == ["[0] line 1", "[0] line 2"]
+    assert set(opened.values()) == {1}
 
 
 def test_what_came_since_a_time_is_found_by_the_index(tmp_path: Path) -> None:

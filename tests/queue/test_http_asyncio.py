@@ -281,6 +281,38 @@ def test_a_push_waits_for_room_and_many_of_them_keep_nobody_out(server: HttpQueu
     queue.close()
 
 
+@pytest.mark.parametrize("release", ["this", "first"])
+def test_a_push_sends_its_items_again_only_when_there_is_room(server: HttpQueueServer, release: str) -> None:
+    """A server of the first release does not say whether there is: it answers early."""
+    looks, refusals = [], []
+
+    def note(answer: bytes) -> bytes:
+        if b'"full"' in answer:
+            refusals.append(answer)
+        if b'"free"' not in answer:
+            return answer
+        looks.append(answer)
+        return answer if release == "this" else b"{}"
+
+    async def program(url: str) -> None:
+        queue: HttpQueue[str] = HttpQueue(url, "small", create=True, max_size=1)
+        await queue.aio.push("a")
+        pushing = asyncio.create_task(queue.aio.push("b", wait=AGES))
+        async with asyncio.timeout(AGES):
+            while len(looks) < 3:
+                await asyncio.sleep(0.01)
+        lease = await queue.aio.pop()
+        assert lease is not None
+        await queue.aio.done(lease)
+        await asyncio.wait_for(pushing, SOON)
+        queue.close()
+
+    with SwallowingProxy(server.url) as proxy:
+        proxy.rewrite = note
+        asyncio.run(program(proxy.url))
+    assert len(refusals) == 1
+
+
 def test_a_push_waits_no_longer_for_room_than_it_may_though_another_does(server: HttpQueueServer) -> None:
     queue: HttpQueue[str] = HttpQueue(server.url, "full", create=True, max_size=1)
 

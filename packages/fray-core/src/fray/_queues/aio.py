@@ -14,6 +14,7 @@ from fray._contracts.queue import Queue
 from fray._contracts.replies import Reply
 from fray._queues.heartbeat import Heartbeat, extend_many, release_each
 from fray._queues.mapping import Window, amap_in_order
+from fray._queues.turns import Turns, held_within
 from fray._values.brief_threads import BriefThreads
 from fray._values.capabilities import QueueCapabilities
 from fray._values.checks import check_seconds
@@ -28,7 +29,6 @@ _THREADS = 16  # calls of one queue that run at a time
 _FETCHES = 8  # threads of these that calls which wait for answers may keep at a time
 _LONGEST_SLICE = 0.25  # seconds that a waiting call keeps a thread: how long its cancellation may take
 _FIRST_SLICE = 0.01  # seconds that a push waits for room before it waits in turn with others
-_ROUND, _SHORTEST_TURN = 1.0, 0.02  # seconds of the turns of all who wait, and of one where they are many
 _PATIENCE = 1.0  # seconds that a cancelled pop waits until what it was granted is given back
 
 
@@ -245,41 +245,6 @@ class _Waits:
         self.items, self.room = asyncio.Lock(), Turns(_LONGEST_SLICE)  # one at a time keeps a thread
         self.answers = asyncio.Semaphore(_FETCHES)
         self.fetching = 0
-
-
-@contextlib.asynccontextmanager
-async def held_within(lock: asyncio.Lock, seconds: float) -> AsyncIterator[None]:
-    """Hold a lock; where others have it for longer than so many seconds, nothing."""
-    holds = False
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(max(0.0, seconds)):
-            holds = await lock.acquire()
-    try:
-        yield
-    finally:
-        if holds:
-            lock.release()
-
-
-class Turns:
-    """Lets the coroutines of a loop wait for one thing in turn: one that needs less of it may have it first.
-
-    Args:
-        longest: Seconds of a turn. Where many wait, a turn is shorter.
-    """
-
-    def __init__(self, longest: float) -> None:
-        self._longest, self._waiting, self._lock = longest, 0, asyncio.Lock()
-
-    @contextlib.asynccontextmanager
-    async def take(self, seconds: float) -> AsyncIterator[float]:
-        """Give the seconds of a turn when it comes, or after so many seconds without one."""
-        self._waiting += 1
-        try:
-            async with held_within(self._lock, seconds):
-                yield max(_SHORTEST_TURN, min(self._longest, _ROUND / self._waiting))
-        finally:
-            self._waiting -= 1
 
 
 class PollingAsyncQueue(AsyncQueue[T]):

@@ -12,8 +12,8 @@ class WrappedClass:
 
     Args:
         cls: The real class.
-        around: Returns the block in which an instance is constructed. Pickled with the class.
-        wrap: Returns what is called instead of a method, by its name and itself. Pickled with the class.
+        around: Returns a context manager, in which an instance is constructed. Pickled with the class.
+        wrap: Given the name of a method and the method, returns what is called instead. Pickled, too.
     """
 
     def __init__(

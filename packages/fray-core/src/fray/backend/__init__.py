@@ -208,13 +208,14 @@ if TYPE_CHECKING:
     from fray._jobs.supervisor.job_tree import SUPERVISOR_MODULE
     from fray._jobs.supervisor.stopping import request_stop, settle_stopped
     from fray._queues import lease_machine
-    from fray._queues.aio import AsyncQueue, PollingAsyncQueue, Turns, async_queue
+    from fray._queues.aio import AsyncQueue, PollingAsyncQueue, async_queue
     from fray._queues.answers import Answer, answer_of, check_error, check_lease, pack_answers, pack_failure
     from fray._queues.clocks import steady_time
     from fray._queues.heartbeat import Heartbeat, kept_alive
     from fray._queues.lease_machine import LeaseState
     from fray._queues.native_aio import NativeAsyncQueue, QueueCalls, ReplyPoller
     from fray._queues.reading import dead_letter, describe, read_item, read_lease, take_readable
+    from fray._queues.turns import Turns
     from fray._serialization.captures import captures, found_by_name, is_importable, same_captures
     from fray._serialization.functions import is_async_class, is_async_function, is_generator_function
     from fray._serialization.pickler import function_pickler
@@ -736,7 +737,7 @@ _HOMES = {
     "UsageHistory": "_jobs.records.usage_history",
     "UsageMeter": "_jobs.processes.usage",
     "VALUE": "_engine.refs",
-    "Turns": "_queues.aio",
+    "Turns": "_queues.turns",
     "WrappedClass": "_serialization.wrapped_classes",
     "apart": "_engine.calls",
     "arguments_of": "_engine.execution",
