@@ -94,7 +94,7 @@ class InProcess:
                 _kill(self._process, self._tag)
         return True
 
-    def _exchange(self, call: Call, packed: bytes) -> bytes:
+    def _exchange(self, call: Call, packed: bytes) -> bytearray:
         """Have a worker call the function.
 
         A worker says that it has the items before it calls the function, or loads an item. So if one ends
@@ -222,24 +222,25 @@ def _send_all(to: socket.socket, data: bytes, is_gone: Callable[[], bool]) -> No
             _check_there(is_gone)
 
 
-def _receive(source: socket.socket, is_gone: Callable[[], bool] = lambda: False) -> bytes:
+def _receive(source: socket.socket, is_gone: Callable[[], bool] = lambda: False) -> bytearray:
     (length,) = _LENGTH.unpack(_exactly(source, _LENGTH.size, is_gone))
     return _exactly(source, length, is_gone)
 
 
-def _exactly(source: socket.socket, count: int, is_gone: Callable[[], bool]) -> bytes:
-    parts: list[bytes] = []
-    while count:
+def _exactly(source: socket.socket, count: int, is_gone: Callable[[], bool]) -> bytearray:
+    # All its memory at once: what is too large is refused before it has taken what other threads need.
+    data = bytearray(count)
+    left = memoryview(data)
+    while left:
         try:
-            part = source.recv(min(count, _CHUNK))
+            received = source.recv_into(left)
         except TimeoutError:
             _check_there(is_gone)
             continue
-        if not part:
+        if not received:
             raise EOFError("the other end hung up")
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+        left = left[received:]
+    return data
 
 
 def _check_there(is_gone: Callable[[], bool]) -> None:
@@ -281,7 +282,7 @@ def _fatal(error: BaseException) -> bytes:
     return pickle.dumps(("fatal", pack_exception(error)))
 
 
-def _called(function: Function, packed: bytes, wait_for: Any) -> list[ItemResult]:
+def _called(function: Function, packed: bytearray, wait_for: Any) -> list[ItemResult]:
     """Return the outcomes of all items; one that cannot be loaded here fails alone."""
     loaded: list[Any] = []
     failed: dict[int, ItemResult] = {}
