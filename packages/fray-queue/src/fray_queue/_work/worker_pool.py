@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from fray.backend import Heartbeat, QueueCapabilities, async_queue, describe
@@ -71,7 +71,7 @@ class WorkerPool:
         self._settler = Settler(
             self._twin, self._patience, self._heartbeat, self._summary, settled=self._room.set
         )
-        self._runner.start(self._options.concurrency, self._finished)
+        self._runner.start(self._options.concurrency, self._ending_with(self._finished))
         fetching, watching, settling = (
             self._loop.create_task(self._guarded(each))
             for each in (self._fetch(), self._watch(), self._settler.run())
@@ -108,6 +108,17 @@ class WorkerPool:
             raise
         except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
             self._fail(error)
+
+    def _ending_with(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """Return a callback that ends the pool by what it raises: the event loop would only log that."""
+
+        def ending(*arguments: Any) -> None:
+            try:
+                callback(*arguments)
+            except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
+                self._fail(error)
+
+        return ending
 
     def _fail(self, error: BaseException) -> None:
         self.errors.append(error)
@@ -179,7 +190,7 @@ class WorkerPool:
         if left <= 0:
             return False
         if self._linger is None:
-            self._linger = self._loop.call_later(left, self._lingered)
+            self._linger = self._loop.call_later(left, self._ending_with(self._lingered))
         return True
 
     def _lingered(self) -> None:
@@ -202,12 +213,14 @@ class WorkerPool:
                 self._settle(entry, Ending.RELEASED)
             self._fail(call.fatal)
         else:
-            told: set[int] = set()  # errors: what failed a whole batch is one
+            failed = [
+                (entry, outcome.error)
+                for entry, outcome in zip(call.entries, call.outcomes, strict=True)
+                if outcome.error is not None and not entry.let_go
+            ]
             for entry, outcome in zip(call.entries, call.outcomes, strict=True):
-                if outcome.error is not None and not entry.let_go:
-                    _log_failure(entry, outcome.error, known=id(outcome.error) in told)
-                    told.add(id(outcome.error))
                 self._conclude(entry, outcome)
+            _log_failures(failed)
         self._room.set()
         self._dispatch()
 
@@ -223,7 +236,7 @@ class WorkerPool:
             self._settle_unfinished(entry)
         else:
             delay = self._options.delay_after(entry.lease.attempt, entry.calls)
-            self._resting[entry] = self._loop.call_later(delay, self._again, entry)
+            self._resting[entry] = self._loop.call_later(delay, self._ending_with(self._again), entry)
 
     def _again(self, entry: WorkItem) -> None:
         del self._resting[entry]
@@ -369,6 +382,9 @@ class WorkerPool:
                 continue
 
 
-def _log_failure(entry: WorkItem, error: Exception, *, known: bool) -> None:
-    text = "item %s failed: %s"
-    _log.warning(text, entry.lease.item_id, describe(error), exc_info=None if known else error)
+def _log_failures(failed: Iterable[tuple[WorkItem, Exception]]) -> None:
+    told: set[int] = set()  # errors: what failed a whole batch is one
+    for entry, error in failed:
+        traceback_of = None if id(error) in told else error
+        _log.warning("item %s failed: %s", entry.lease.item_id, describe(error), exc_info=traceback_of)
+        told.add(id(error))
