@@ -4,6 +4,7 @@ import contextlib
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
@@ -68,17 +69,24 @@ class Heartbeat:
     def _run(self) -> None:
         pause = self._lease_timeout / _BEATS_PER_LEASE / _LOOKS_PER_BEAT
         while not self._over.wait(min(pause, threading.TIMEOUT_MAX)):
-            now = time.monotonic()
-            with self._lock:
-                due = iter([lease for lease, at in self._leases.values() if at <= now])
-            while not self._over.is_set() and (part := list(islice(due, _AT_ONCE))):
-                self._extend(part)
+            try:
+                self._extend_due()
+            except BaseException:  # noqa: BLE001 - of a filter of the log, or no memory: the next look is made
+                with contextlib.suppress(Exception):
+                    traceback.print_exc()
+
+    def _extend_due(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = iter([lease for lease, at in self._leases.values() if at <= now])
+        while not self._over.is_set() and (part := list(islice(due, _AT_ONCE))):
+            self._extend(part)
 
     def _extend(self, leases: list[Lease[Any]]) -> None:
         started = time.monotonic()
         try:
             outcomes = extend_many(self._queue, leases, self._lease_timeout)
-        except Exception as error:  # noqa: BLE001 - the leases may still be good when the queue is back
+        except BaseException as error:  # noqa: BLE001 - the leases may still be good when the queue is back
             _log.warning("%d leases were not extended: %r", len(leases), error)
             outcomes = list(leases)
         due = started + self._lease_timeout / _BEATS_PER_LEASE
