@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from cli_checks import check_verbs
 from touching import Touch
@@ -419,6 +420,33 @@ def test_a_command_that_the_machine_cannot_start_now_is_tried_again(tmp_path: Pa
             finally:
                 process.kill()
         assert (queue.size(), queue.dead_letters()) == (0, [])
+
+
+def test_a_command_that_could_be_started_as_its_pool_ended_is_not(tmp_path: Path) -> None:
+    """Its item is back in the queue: another pool would run it at the same time."""
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\nsleep 600\n")
+    script.chmod(0o700)
+    command = [sys.executable, "-m", "fray", "queue", "work", f"sqlite:{tmp_path}/q.db"]
+    command += ["--grace", "0", "--", str(script)]
+    with SqliteQueue[str](tmp_path / "q.db") as queue:
+        queue.push("x")
+        with (
+            script.open("a") as written,  # the system starts no program that is being written
+            subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
+        ):
+            assert process.stderr is not None
+            assert "is tried again" in process.stderr.readline()
+            time.sleep(3)  # its pauses grow, and nothing shows it: the next try comes when the pool ends
+            written.close()
+            process.terminate()
+            process.wait(60)
+        running = [
+            each for each in psutil.process_iter(["cmdline"]) if str(script) in (each.info["cmdline"] or [])
+        ]
+        for each in running:
+            each.kill()
+        assert (running, queue.pending()) == ([], 1)
 
 
 def test_what_a_command_writes_is_the_reply_and_how_it_failed_is_an_error(

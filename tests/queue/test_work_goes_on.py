@@ -1,7 +1,6 @@
 """`work` ends when it is asked to; a queue that fails, and items that cannot be read, do not end it."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -358,30 +357,3 @@ class TestUnreadableItems(UnreadablePromises):
             work(queue, fn)
         assert seen == [1, 2, 3]
         assert queue.size() == 2
-
-
-async def _refused(item: str) -> None:
-    raise ValueError(item)
-
-
-@pytest.mark.parametrize("retries", [0, 1])
-def test_what_fails_in_the_pool_itself_ends_it(retries: int) -> None:
-    """A filter of the program's log, say. Its items are in the queue; no pool has them in hand for ever."""
-
-    class Broken(logging.Filter):
-        def filter(self, record: logging.LogRecord) -> bool:
-            raise ZeroDivisionError("broken filter")
-
-    broken, logger = Broken(), logging.getLogger("fray.queue")
-    queue: MemoryQueue[str] = MemoryQueue()
-    queue.push("a")
-    logger.addFilter(broken)
-    try:
-        with pytest.raises(ZeroDivisionError, match="broken filter"):
-            work(queue, _refused, retries=retries, retry_delay=0.0)
-        assert queue.pending() == 1
-        with pytest.raises(ZeroDivisionError, match="broken filter"):
-            asyncio.run(awork(queue, _refused, retries=retries, retry_delay=0.0))
-        assert queue.pending() == 1
-    finally:
-        logger.removeFilter(broken)

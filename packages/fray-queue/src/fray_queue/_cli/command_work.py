@@ -63,8 +63,6 @@ class Command:
             process = self._start(
                 placed, environment, subprocess.DEVNULL if given is None else subprocess.PIPE
             )
-            with self._lock:
-                self._running.add(process)
             try:
                 return self._wait(process, given)
             finally:
@@ -82,15 +80,9 @@ class Command:
         said = False
         for pause in retry_delays(longest=_LONGEST_PAUSE):
             try:
-                return subprocess.Popen(
-                    command,
-                    stdin=stdin,
-                    stdout=subprocess.PIPE,
-                    env=environment,
-                    start_new_session=True,  # Ctrl-C is for `work`, which gives it time to finish
-                )
+                return self._start_once(command, environment, stdin)
             except OSError as error:
-                if error.errno not in _OF_THE_MACHINE or self._closed.is_set():
+                if error.errno not in _OF_THE_MACHINE:
                     raise
                 if not said:
                     why = f"{command[0]} cannot be started now, and is tried again: {error.strerror}"
@@ -98,6 +90,22 @@ class Command:
                 said = True
             self._closed.wait(pause)
         raise AssertionError  # the delays never end
+
+    def _start_once(
+        self, command: list[str], environment: dict[str, str], stdin: int
+    ) -> "subprocess.Popen[bytes]":
+        with self._lock:  # `close` finds each command that runs, and none starts after it
+            if self._closed.is_set():
+                raise CommandFailedError(f"{command[0]} was not started: the pool has ended")
+            process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for `work`, which gives it time to finish
+            )
+            self._running.add(process)
+            return process
 
     def _wait(self, process: "subprocess.Popen[bytes]", given: bytes | None) -> str:
         written: list[bytes] = []

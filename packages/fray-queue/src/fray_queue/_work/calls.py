@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 import inspect
+import os
+import sys
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from fray.backend import describe
 from fray.queue import Lease
@@ -21,6 +24,7 @@ class WorkItem:
     calls: int = 0  # under this lease, all of which failed
     error: Exception | None = None  # of the last of them
     let_go: bool = False  # its outcome counts no more, should it still be worked on
+    settled: bool = False  # the queue knows, or does not answer any more
 
 
 class ItemResult(NamedTuple):
@@ -39,6 +43,7 @@ class Call:
     ended: float = 0.0
     outcomes: Sequence[ItemResult] = ()  # one for each entry, unless it is `fatal`
     fatal: BaseException | None = None  # the function ends the program
+    cancelled: bool = False  # from outside: it did not fail
     overdue: bool = False
     interrupted: bool = False
     reported: float = 0.0  # when it was last reported overdue
@@ -65,21 +70,27 @@ class Function:
 
     def call(self, items: list[Any], wait_for: Callable[[Awaitable[Any]], Any]) -> list[ItemResult]:
         """Call it in this thread; `wait_for` runs what an async function returned."""
+        own = os.getpid()
         try:
             result = self._begin(items)
-            return self._read(wait_for(result) if inspect.isawaitable(result) else result, len(items))
+            results = self._read(wait_for(result) if inspect.isawaitable(result) else result, len(items))
         except BaseException as error:  # noqa: BLE001 - whatever it raises is the failure of these items
-            return [ItemResult(None, failure(error))] * len(items)
+            return _failed(own, error, len(items))
+        _end_fork(own)
+        return results
 
     async def acall(self, items: list[Any]) -> list[ItemResult]:
         """Call it in this event loop."""
+        own = os.getpid()
         try:
             result = self._begin(items)
-            return self._read(await result if inspect.isawaitable(result) else result, len(items))
+            results = self._read(await result if inspect.isawaitable(result) else result, len(items))
         except asyncio.CancelledError:
             raise  # the runner cancels calls
         except BaseException as error:  # noqa: BLE001 - whatever it raises is the failure of these items
-            return [ItemResult(None, failure(error))] * len(items)
+            return _failed(own, error, len(items))
+        _end_fork(own)
+        return results
 
     def _begin(self, items: list[Any]) -> Any:
         result = self.fn(items if self.batched else items[0])
@@ -97,9 +108,40 @@ class Function:
                 f"{self.fn!r} returned {type(result).__name__} for a batch; "
                 "it returns None or a list with a result for each item"
             )
-        if len(result) != count:
-            raise ValueError(f"{self.fn!r} returned {len(result)} results for a batch of {count} items")
-        return [_outcome(each) for each in result]
+        results = [_outcome(each) for each in result]  # the length of a class of its own may be another
+        if len(results) != count:
+            raise ValueError(f"{self.fn!r} returned {len(results)} results for a batch of {count} items")
+        return results
+
+
+def _failed(own: int, error: BaseException, count: int) -> list[ItemResult]:
+    _end_fork(own, error)
+    return [ItemResult(None, failure(error))] * count
+
+
+def _end_fork(own: int, error: BaseException | None = None) -> None:
+    """End this process where it is not `own`: the function forked it, and it is no worker of the pool.
+
+    It ends as a program does that returns, raises SystemExit, or raises another exception.
+    """
+    if os.getpid() != own:
+        _exit_by(error)
+
+
+def _exit_by(error: BaseException | None) -> NoReturn:
+    code = 0 if error is None else 1
+    try:
+        if isinstance(error, SystemExit):
+            if error.code is None or isinstance(error.code, int):
+                code = (error.code or 0) & 0xFF
+            else:
+                sys.stderr.write(f"{error.code}\n")
+        elif error is not None:
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 def _outcome(result: Any) -> ItemResult:

@@ -67,7 +67,9 @@ class Patience:
                 answer = await call(*args, **options)
             except _ANSWERS + answers:
                 raise
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                    raise
                 if not self._answered and isinstance(error, _WRONG):
                     raise
                 self._summary.queue_failures += 1
@@ -91,3 +93,9 @@ class Patience:
         except TimeoutError:
             return False
         return True
+
+
+def _is_cancelled() -> bool:
+    """Whether this task was cancelled; else it is the queue that raised CancelledError."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -11,6 +11,7 @@ import logging
 import os
 import pickle
 import secrets
+import signal
 import socket
 import struct
 import subprocess
@@ -22,7 +23,9 @@ from typing import Any
 
 from fray import WorkerDiedError
 from fray.backend import (
+    SUPERVISORS_IGNORE,
     descendants,
+    describe,
     die_with_parent,
     dumps,
     kill_until_gone,
@@ -74,13 +77,15 @@ class InProcess:
 
     def __call__(self, call: Call) -> list[ItemResult]:
         try:
-            answer = self._exchange(call, pickle.dumps([dumps(item, "an item") for item in call.items]))
+            items = pickle.dumps([dumps(item, "an item") for item in call.items])
+            what, content = pickle.loads(self._exchange(call, items))
         except BaseException as error:  # noqa: BLE001 - what cannot travel, or a worker that died
             return [ItemResult(None, failure(error))] * len(call.entries)
-        what, content = pickle.loads(answer)
         if what == "fatal":
             self._end()
             raise unpack_exception(content)
+        if what == "failed":
+            return [_unpacked(content, False, awaited=False)] * len(call.entries)
         return [
             _unpacked(packed, good, awaited=is_awaited(entry.lease))
             for entry, (packed, good) in zip(call.entries, content, strict=True)
@@ -178,8 +183,10 @@ class InProcess:
         """Leave nothing of a worker."""
         self._process = None
         self._socket.close()
-        _kill(process, self._tag)
-        process.wait()
+        try:
+            _kill(process, self._tag)
+        finally:
+            process.wait()
 
 
 def _kill(process: "subprocess.Popen[bytes]", tag: str) -> None:
@@ -188,7 +195,11 @@ def _kill(process: "subprocess.Popen[bytes]", tag: str) -> None:
         own = [] if process.poll() is not None else [process.pid, *descendants(process.pid)]
         return own or with_variable(_VARIABLE, tag)
 
-    kill_until_gone(living)
+    try:
+        kill_until_gone(living)
+    except (OSError, MemoryError) as error:  # no descriptor to look at other processes with, say
+        process.kill()
+        _log.warning("what the worker process %d has started may run on: %s", process.pid, describe(error))
 
 
 def _unpacked(packed: bytes, good: bool, *, awaited: bool) -> ItemResult:
@@ -255,6 +266,7 @@ def _check_there(is_gone: Callable[[], bool]) -> None:
 def main() -> None:
     """Call the function on what comes, until the pool hangs up."""
     die_with_parent()
+    _leave_signals_to_the_pool()
     pool = socket.socket(fileno=int(sys.argv[1]))
     pool.set_inheritable(False)  # a program that the function starts is not to keep the line open
     with contextlib.suppress(EOFError, ConnectionError), waiting_in_thread() as wait_for:
@@ -263,7 +275,7 @@ def main() -> None:
         try:
             function: Function = pickle.loads(packed)
         except BaseException as error:  # noqa: BLE001 - raised by `work`
-            _send(pool, _fatal(error))
+            _send(pool, _raised("fatal", error))
             return
         _send(pool, b"")
         while True:
@@ -273,13 +285,37 @@ def main() -> None:
                 answer = pickle.dumps(
                     ("outcomes", [_packed(each) for each in _called(function, items, wait_for)])
                 )
-            except BaseException as error:  # noqa: BLE001 - raised by `work`
-                answer = _fatal(error)
+            except (SystemExit, KeyboardInterrupt) as error:  # raised by `work`
+                answer = _raised("fatal", error)
+            except BaseException as error:  # noqa: BLE001 - no memory for the items or for the answer, say
+                answer = _raised("failed", failure(error))
             _send(pool, answer)
 
 
-def _fatal(error: BaseException) -> bytes:
-    return pickle.dumps(("fatal", pack_exception(error)))
+def _leave_signals_to_the_pool() -> None:
+    """Let a signal that all processes of a service get, SIGTERM say, end no call: the pool gives it time.
+
+    Programs that the function starts have the default actions, and so have processes that it forks.
+    """
+
+    def leave(number: int, frame: object) -> None:
+        pass
+
+    before = {}
+    for number in SUPERVISORS_IGNORE:
+        before[number] = signal.signal(number, leave)
+        signal.siginterrupt(number, False)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            if signal.getsignal(number) is leave:  # else the function has set its own
+                signal.signal(number, handler)
+
+    os.register_at_fork(after_in_child=restore)
+
+
+def _raised(what: str, error: BaseException) -> bytes:
+    return pickle.dumps((what, pack_exception(error)))
 
 
 def _called(function: Function, packed: bytearray, wait_for: Any) -> list[ItemResult]:

@@ -193,6 +193,7 @@ class CoroutineRunner:
         try:
             call.outcomes = await self._function.acall(call.items)
         except asyncio.CancelledError:
+            call.cancelled = self._tasks[call].cancelling() > 0  # else the function itself raised it
             call.outcomes = [ItemResult(None, RuntimeError("the function was cancelled"))] * len(call.entries)
         except BaseException as error:  # noqa: BLE001 - raised by `awork`
             call.fatal = error

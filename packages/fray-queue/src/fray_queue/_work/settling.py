@@ -87,13 +87,16 @@ class Settler:
         self._changed.set()
 
     async def run(self) -> None:
-        """Settle items, until `finish`."""
+        """Settle items, until `finish`. If it is cancelled, it can be run again."""
         while self._waiting or not self._ending:
             await self._changed.wait()
             self._changed.clear()
             while self._waiting:
-                count = min(_AT_ONCE, len(self._waiting))
-                await self._tell([self._waiting.popleft() for _ in range(count)])
+                batch = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
+                try:
+                    await self._tell(batch)
+                finally:  # where it is cancelled, the rest is for the next `run`
+                    self._waiting.extendleft(each for each in reversed(batch) if not each.entry.settled)
                 self._settled()
             if self._ending:
                 self._changed.set()
@@ -208,6 +211,7 @@ class Settler:
     def _count(self, settlements: Sequence[Settlement], lost: set[str], why: str) -> None:
         now, summary = time.time(), self._summary
         for each in settlements:
+            each.entry.settled = True
             lease = each.entry.lease
             ending = each.ending
             if lease.lease_id in lost and ending is not Ending.RETURNED:

@@ -1,6 +1,7 @@
 """What ends a pool from outside."""
 
 import contextlib
+import inspect
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ StopSignal = Event | Callable[[], bool]
 
 def check_stop(stop: object) -> None:
     """Refuse a `stop` of another type."""
+    if inspect.iscoroutinefunction(stop):
+        raise ValueError(f"stop is called without waiting, so it cannot be the async function {stop!r}")
     if stop is not None and not isinstance(stop, Event) and not callable(stop):
         raise ValueError(f"stop must be an event, or a function that returns whether to stop, got {stop!r}")
 
@@ -45,8 +48,12 @@ def is_set(stop: StopSignal) -> bool:
 
 @contextlib.contextmanager
 def stopped_by_sigterm(stopping: Flag) -> Iterator[None]:
-    """Set a flag at SIGTERM, where this is the main thread."""
-    if threading.current_thread() is not threading.main_thread():
+    """Set a flag at SIGTERM, where this is the main thread.
+
+    A handler that is not Python's stays: it could not be put back.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is None:
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda *_: stopping.set())

@@ -44,10 +44,10 @@ def work(
     leases while `fn` runs. An async function is run to its end in an event loop of its thread.
 
     It ends only for one of these reasons: `stop` is set, the process gets SIGTERM or Ctrl-C (in the main
-    thread), `fn` raises SystemExit or KeyboardInterrupt (which is then raised here), or the queue is empty
-    and `stop_when_empty` is set. A call to the queue that fails is repeated, ever less often, and each
-    failure is logged. At the end, items under way have `grace` seconds to finish; then they go back to the
-    queue.
+    thread), `fn` raises SystemExit or KeyboardInterrupt (which is then raised here), the pool itself fails,
+    as by a filter of the log (that is raised, too), or the queue is empty and `stop_when_empty` is set. A
+    call to the queue that fails is repeated, ever less often, and each failure is logged. At the end, items
+    under way have `grace` seconds to finish; then they go back to the queue.
 
     Args:
         batch: With 2 or more, `fn` gets a list of up to that many items. It returns None, or a list with a
@@ -58,7 +58,7 @@ def work(
             thread cannot be killed: its slot stays occupied until the function returns, which is logged.
         processes: Call `fn` in `concurrency` worker processes. `fn`, the items and the results are pickled.
             If a process ends after it took its items, they fail with a WorkerDiedError, as nobody knows how
-            far it came. If it ends before, another one gets them.
+            far it came. If it ends before, another one gets them. Signals to it are left to the pool.
         prefetch: The most items that are fetched before a slot is free. By default as many as are done in a
             fifth of a second, up to 500; none if the queue cannot take them back without counting an attempt.
         retries: Calls of `fn` after a failed one, before the item is released and its attempt counts.
@@ -68,7 +68,8 @@ def work(
             stop.
         stop_when_empty: Return when the queue is empty; an item that another worker has leased keeps the pool
             running.
-        summary: The object to count in, which another thread can read meanwhile.
+        summary: The object to count in, which another thread can read meanwhile. One pool counts in it at a
+            time.
     """
     options = WorkOptions(
         concurrency=concurrency,

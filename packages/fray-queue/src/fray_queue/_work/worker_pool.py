@@ -11,13 +11,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fray.backend import Heartbeat, QueueCapabilities, async_queue, describe
 from fray.queue import Lease, Queue
 from fray_queue._errors import TimeLimitError
 from fray_queue._work.calls import Call, ItemResult, WorkItem
+from fray_queue._work.faults import Faults
 from fray_queue._work.options import WorkOptions, WorkSummary
 from fray_queue._work.patience import GivenUpError, Patience
 from fray_queue._work.prefetch import Prefetch
@@ -55,7 +56,9 @@ class WorkerPool:
         self._heartbeat = Heartbeat(queue, options.lease_timeout)
         can_return = QueueCapabilities.of(type(queue))
         self._prefetch = Prefetch(options, allowed=can_return is not None and can_return.give_back)
-        self.errors: list[BaseException] = []
+        self._stopping, self._over, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._faults = Faults(self.stop, self._stopping.is_set)
+        self.errors = self._faults.errors
         self._hurried = False
         self._ready: deque[WorkItem] = deque()
         self._resting: dict[WorkItem, asyncio.TimerHandle] = {}
@@ -64,16 +67,17 @@ class WorkerPool:
     async def run(self) -> None:
         """Work until stopped, then give back what is left; `errors` has what ended it."""
         self._loop = asyncio.get_running_loop()
-        self._summary.ended_at = None
-        self._stopping, self._over, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        if self._summary._at_work:
+            raise ValueError("another pool counts in this summary now; each pool needs its own")
         self._linger: asyncio.TimerHandle | None = None
         self._patience = Patience(self._summary, self._over)
         self._settler = Settler(
             self._twin, self._patience, self._heartbeat, self._summary, settled=self._room.set
         )
-        self._runner.start(self._options.concurrency, self._ending_with(self._finished))
-        fetching, watching, settling = (
-            self._loop.create_task(self._guarded(each))
+        self._runner.start(self._options.concurrency, self._faults.in_callback(self._finished))
+        self._begin_summary()
+        fetching, watching, self._settling = (
+            self._loop.create_task(self._faults.in_task(each))
             for each in (self._fetch(), self._watch(), self._settler.run())
         )
         reporter = Reporter(self._twin, self._summary)
@@ -85,12 +89,22 @@ class WorkerPool:
             grace = 0.0
             raise
         finally:
-            reporting.cancel()
-            ending = self._loop.create_task(self._wind_down(grace, fetching, watching, settling))
-            _ENDING.add(ending)
-            ending.add_done_callback(_ENDING.discard)
-            await asyncio.shield(ending)  # a second cancellation ends this wait, and not what it waits for
-            reporter.tell()
+            self._stopping.set()
+            if self._loop.is_closed():  # with the pool in it: no item can be settled any more
+                self._end_leases()
+            else:
+                reporting.cancel()
+                ending = self._loop.create_task(self._wind_down(grace, fetching, watching))
+                _ENDING.add(ending)
+                ending.add_done_callback(_ENDING.discard)
+                # A second cancellation ends this wait, and not what it waits for.
+                await asyncio.shield(ending)
+                reporter.tell()
+
+    def _begin_summary(self) -> None:
+        self._summary._at_work = True
+        self._summary.ended_at = None
+        self._summary.stuck = 0
 
     def stop(self) -> None:
         """Take nothing any more, and end."""
@@ -100,29 +114,6 @@ class WorkerPool:
     def hurry(self) -> None:
         """Let the grace period be over; safe to call from any thread."""
         self._hurried = True
-
-    async def _guarded(self, part: Coroutine[Any, Any, None]) -> None:
-        try:
-            await part
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
-            self._fail(error)
-
-    def _ending_with(self, callback: Callable[..., None]) -> Callable[..., None]:
-        """Return a callback that ends the pool by what it raises: the event loop would only log that."""
-
-        def ending(*arguments: Any) -> None:
-            try:
-                callback(*arguments)
-            except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
-                self._fail(error)
-
-        return ending
-
-    def _fail(self, error: BaseException) -> None:
-        self.errors.append(error)
-        self.stop()
 
     # --- taking items ---
 
@@ -163,9 +154,9 @@ class WorkerPool:
 
     def _arrived(self, leases: list[Lease[Any]]) -> None:
         now = time.monotonic()
-        self._heartbeat.keep(leases)
         self._summary.in_hand += len(leases)
         self._ready.extend(WorkItem(lease, now) for lease in leases)
+        self._heartbeat.keep(leases)
         self._dispatch()
 
     # --- having them worked on ---
@@ -190,7 +181,7 @@ class WorkerPool:
         if left <= 0:
             return False
         if self._linger is None:
-            self._linger = self._loop.call_later(left, self._ending_with(self._lingered))
+            self._linger = self._loop.call_later(left, self._faults.in_callback(self._lingered))
         return True
 
     def _lingered(self) -> None:
@@ -211,7 +202,10 @@ class WorkerPool:
         if call.fatal is not None:
             for entry in call.entries:
                 self._settle(entry, Ending.RELEASED)
-            self._fail(call.fatal)
+            self._faults.add(call.fatal)
+        elif call.cancelled:
+            for entry in call.entries:
+                self._settle(entry, Ending.RELEASED)
         else:
             failed = [
                 (entry, outcome.error)
@@ -236,7 +230,7 @@ class WorkerPool:
             self._settle_unfinished(entry)
         else:
             delay = self._options.delay_after(entry.lease.attempt, entry.calls)
-            self._resting[entry] = self._loop.call_later(delay, self._ending_with(self._again), entry)
+            self._resting[entry] = self._loop.call_later(delay, self._faults.in_callback(self._again), entry)
 
     def _again(self, entry: WorkItem) -> None:
         del self._resting[entry]
@@ -332,19 +326,23 @@ class WorkerPool:
 
     # --- ending ---
 
-    async def _wind_down(self, grace: float, fetching: Any, watching: Any, settling: Any) -> None:
+    async def _wind_down(self, grace: float, fetching: Any, watching: Any) -> None:
         try:
-            await self._let_all_go(time.monotonic() + grace, fetching, watching, settling)
-        finally:  # also where the event loop ends first: no lease is extended without a pool
-            settling.cancel()
-            self._heartbeat.halt()
-            self._summary.lost += self._summary.in_hand  # nobody knows what became of them
-            self._summary.in_hand = self._summary.running = 0
-            self._summary.ended_at = time.time()
+            await self._let_all_go(time.monotonic() + grace, fetching, watching)
+        finally:  # also where the event loop ends first
+            self._settling.cancel()
+            self._end_leases()
 
-    async def _let_all_go(self, end: float, fetching: Any, watching: Any, settling: Any) -> None:
+    def _end_leases(self) -> None:
+        """Extend no lease any more, and close the counts."""
+        self._heartbeat.halt()
+        self._summary.lost += self._summary.in_hand  # nobody knows what became of them
+        self._summary.in_hand = self._summary.running = 0
+        self._summary.ended_at = time.time()
+        self._summary._at_work = False
+
+    async def _let_all_go(self, end: float, fetching: Any, watching: Any) -> None:
         """Take nothing more, let calls end until the time `end`, and settle everything in hand."""
-        self._stopping.set()
         fetching.cancel()
         watching.cancel()
         await asyncio.wait([fetching, watching])
@@ -359,12 +357,20 @@ class WorkerPool:
         for call in self._running:
             for entry in call.entries:
                 self._settle(entry, Ending.RELEASED)
-            self._runner.interrupt(call)
+            with self._faults.noted():
+                self._runner.interrupt(call)
         self._runner.close()
+        await self._settle_rest(max(0.0, end - time.monotonic()))
+
+    async def _settle_rest(self, seconds: float) -> None:
         self._settler.finish()
-        await asyncio.wait([settling], timeout=max(0.0, end - time.monotonic()) + _LAST_TRIES)
+        if self._settling.done() or self._settling.cancelling():
+            # As `asyncio.run` cancels all tasks when its main one has ended.
+            await asyncio.wait([self._settling])
+            self._settling = self._loop.create_task(self._faults.in_task(self._settler.run()))
+        await asyncio.wait([self._settling], timeout=seconds + _LAST_TRIES)
         self._over.set()
-        await asyncio.wait([settling], timeout=_LAST_TRIES)
+        await asyncio.wait([self._settling], timeout=_LAST_TRIES)
 
     async def _finish_running(self, end: float) -> None:
         """Wait for the calls under way; not for those that are beyond their time limit."""
@@ -372,7 +378,8 @@ class WorkerPool:
         while any(not call.overdue for call in self._running):
             self._room.clear()
             if limit is not None:
-                self._enforce(limit)
+                with self._faults.noted():
+                    self._enforce(limit)
             if self._hurried or (left := end - time.monotonic()) <= 0:
                 return
             try:
