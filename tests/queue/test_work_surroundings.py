@@ -381,7 +381,7 @@ def test_two_pools_do_not_count_in_one_summary() -> None:
         with pytest.raises(ValueError, match="another pool counts in this summary"):
             work(queue, str.upper, summary=summary)
     queue.push("b")
-    work(queue, str.upper, summary=summary, stop_when_empty=True)
+    work(queue, str.upper, summary=summary, stop_when_empty=True)  # one after the other
     assert (summary.done, summary.in_hand) == (2, 0)
 
 

@@ -87,7 +87,6 @@ class WorkSummary:
     started_at: float = field(default_factory=time.time)
     ended_at: float | None = None
     queue_failures: int = 0
-    _at_work: bool = field(default=False, init=False, repr=False, compare=False)
 
     @property
     def settled(self) -> int:

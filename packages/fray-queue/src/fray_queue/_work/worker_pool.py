@@ -33,6 +33,7 @@ _LONGEST_WAIT = 20.0  # seconds of one waiting pop
 _TICK = 0.05  # seconds between looks at the stop signal and at the time limits
 _MOST_UNSETTLED = 5000  # items that are worked on and not settled, while the queue is slow or away
 _LAST_TRIES = 2.0  # seconds after the grace period in which what is left is settled
+_COUNTING: set[int] = set()  # ids of the summaries of pools at work
 _ENDING: set["asyncio.Task[None]"] = set()  # of pools that were cancelled twice: nobody else holds them
 
 
@@ -67,7 +68,7 @@ class WorkerPool:
     async def run(self) -> None:
         """Work until stopped, then give back what is left; `errors` has what ended it."""
         self._loop = asyncio.get_running_loop()
-        if self._summary._at_work:
+        if id(self._summary) in _COUNTING:
             raise ValueError("another pool counts in this summary now; each pool needs its own")
         self._linger: asyncio.TimerHandle | None = None
         self._patience = Patience(self._summary, self._over)
@@ -102,7 +103,7 @@ class WorkerPool:
                 reporter.tell()
 
     def _begin_summary(self) -> None:
-        self._summary._at_work = True
+        _COUNTING.add(id(self._summary))
         self._summary.ended_at = None
         self._summary.stuck = 0
 
@@ -339,7 +340,7 @@ class WorkerPool:
         self._summary.lost += self._summary.in_hand  # nobody knows what became of them
         self._summary.in_hand = self._summary.running = 0
         self._summary.ended_at = time.time()
-        self._summary._at_work = False
+        _COUNTING.discard(id(self._summary))
 
     async def _let_all_go(self, end: float, fetching: Any, watching: Any) -> None:
         """Take nothing more, let calls end until the time `end`, and settle everything in hand."""
