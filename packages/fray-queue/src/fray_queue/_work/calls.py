@@ -76,7 +76,8 @@ class Function:
             results = self._read(wait_for(result) if inspect.isawaitable(result) else result, len(items))
         except BaseException as error:  # noqa: BLE001 - whatever it raises is the failure of these items
             return _failed(own, error, len(items))
-        _end_fork(own)
+        if os.getpid() != own:
+            _end_fork(None)
         return results
 
     async def acall(self, items: list[Any]) -> list[ItemResult]:
@@ -89,7 +90,8 @@ class Function:
             raise  # the runner cancels calls
         except BaseException as error:  # noqa: BLE001 - whatever it raises is the failure of these items
             return _failed(own, error, len(items))
-        _end_fork(own)
+        if os.getpid() != own:
+            _end_fork(None)
         return results
 
     def _begin(self, items: list[Any]) -> Any:
@@ -115,20 +117,16 @@ class Function:
 
 
 def _failed(own: int, error: BaseException, count: int) -> list[ItemResult]:
-    _end_fork(own, error)
+    if os.getpid() != own:
+        _end_fork(error)
     return [ItemResult(None, failure(error))] * count
 
 
-def _end_fork(own: int, error: BaseException | None = None) -> None:
-    """End this process where it is not `own`: the function forked it, and it is no worker of the pool.
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """End this process, which the function forked: it is no worker of the pool.
 
     It ends as a program does that returns, raises SystemExit, or raises another exception.
     """
-    if os.getpid() != own:
-        _exit_by(error)
-
-
-def _exit_by(error: BaseException | None) -> NoReturn:
     code = 0 if error is None else 1
     try:
         if isinstance(error, SystemExit):

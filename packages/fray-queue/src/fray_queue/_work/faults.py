@@ -35,8 +35,10 @@ class Faults:
         """Return a callback that ends the pool by what it raises."""
 
         def noting(*arguments: Any) -> None:
-            with self.noted():
+            try:  # for each call of the function: `noted` would take longer
                 callback(*arguments)
+            except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
+                self.add(error)
 
         return noting
 

@@ -208,12 +208,10 @@ class WorkerPool:
             for entry in call.entries:
                 self._settle(entry, Ending.RELEASED)
         else:
-            failed = [
-                (entry, outcome.error)
-                for entry, outcome in zip(call.entries, call.outcomes, strict=True)
-                if outcome.error is not None and not entry.let_go
-            ]
+            failed = []
             for entry, outcome in zip(call.entries, call.outcomes, strict=True):
+                if outcome.error is not None and not entry.let_go:
+                    failed.append((entry, outcome.error))
                 self._conclude(entry, outcome)
             _log_failures(failed)
         self._room.set()
