@@ -73,26 +73,22 @@ class Function:
         own = os.getpid()
         try:
             result = self._begin(items)
-            results = self._read(wait_for(result) if inspect.isawaitable(result) else result, len(items))
+            result = wait_for(result) if inspect.isawaitable(result) else result
+            return self._read(own, result, len(items))
         except BaseException as error:  # noqa: BLE001 - whatever it raises is the failure of these items
             return _failed(own, error, len(items))
-        if os.getpid() != own:
-            _end_fork(None)
-        return results
 
     async def acall(self, items: list[Any]) -> list[ItemResult]:
         """Call it in this event loop."""
         own = os.getpid()
         try:
             result = self._begin(items)
-            results = self._read(await result if inspect.isawaitable(result) else result, len(items))
+            result = await result if inspect.isawaitable(result) else result
+            return self._read(own, result, len(items))
         except asyncio.CancelledError:
             raise  # the runner cancels calls
         except BaseException as error:  # noqa: BLE001 - whatever it raises is the failure of these items
             return _failed(own, error, len(items))
-        if os.getpid() != own:
-            _end_fork(None)
-        return results
 
     def _begin(self, items: list[Any]) -> Any:
         result = self.fn(items if self.batched else items[0])
@@ -100,7 +96,9 @@ class Function:
             raise TypeError(f"{self.fn!r} is a generator function: nothing of it runs when it is called")
         return result
 
-    def _read(self, result: Any, count: int) -> list[ItemResult]:
+    def _read(self, own: int, result: Any, count: int) -> list[ItemResult]:
+        if os.getpid() != own:
+            _end_fork(None)
         if not self.batched:
             return [ItemResult(result, None)]
         if result is None:
