@@ -338,7 +338,7 @@ class TestRestarts:
         handle = second.get_actor("phoenix")
         pid = second.get(handle.pid(), timeout=60)
         sent = [handle.hold(runs, never), handle.pid()]
-        until(runs.exists, "the first of them runs")
+        until(lambda: runs.exists() and runs.read_text(), "the first of them runs")
         os.kill(pid, signal.SIGKILL)
         for ref in sent:
             with pytest.raises(
