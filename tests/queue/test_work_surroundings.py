@@ -225,6 +225,37 @@ def test_a_pool_whose_event_loop_ends_gives_its_items_back(is_main: bool) -> Non
     assert (queue.pending(), summary.released, summary.failed, summary.lost) == (6, 3, 0, 0)
 
 
+class Hanging(MemoryQueue[int]):
+    """A queue whose first request to finish items is under way until the test ends, and finishes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def done_many(self, leases: Any, *, results: Any = None) -> None:
+        if not self.asked.is_set():
+            self.asked.set()
+            self.go.wait(60)
+            return
+        super().done_many(leases, results=results)
+
+
+def test_items_whose_settling_ended_with_the_event_loop_are_settled_again() -> None:
+    queue, summary = Hanging(), WorkSummary()
+    queue.push(1)
+
+    async def main() -> None:
+        pool = asyncio.create_task(awork(queue, asyncio.sleep, summary=summary))
+        await asyncio.to_thread(queue.asked.wait, 60)
+        assert not pool.done()
+
+    try:
+        asyncio.run(main())
+        assert (summary.done, summary.lost, queue.size()) == (1, 0, 0)
+    finally:
+        queue.go.set()
+
+
 def test_a_pool_in_an_event_loop_that_is_closed_extends_no_lease() -> None:
     queue: MemoryQueue[int] = MemoryQueue()
     queue.push(1)
