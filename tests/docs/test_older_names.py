@@ -1,6 +1,6 @@
 """docs/older-names.md is made of the tables of older spellings, and every row of them is tried.
 
-python tests/docs/test_older_names.py     # writes the page anew
+python tests/docs/test_older_names.py     # writes the page again
 """
 
 import importlib
@@ -76,7 +76,7 @@ def table(title: str, older: str, rows: Any) -> str:
 
 
 def test_the_page_is_that_of_the_table() -> None:
-    assert PAGE.read_text() == page(), "python tests/docs/test_older_names.py writes it anew"
+    assert PAGE.read_text() == page(), "python tests/docs/test_older_names.py writes it again"
 
 
 @pytest.fixture

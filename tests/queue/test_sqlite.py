@@ -556,7 +556,7 @@ def test_a_removed_file_is_an_error_and_no_silent_new_queue(tmp_path: Path) -> N
             call()
     assert not queue.exists()
     queue.close()
-    assert queue.size() == 0  # opened anew, on purpose
+    assert queue.size() == 0  # opened again, on purpose
     queue.close()
 
 

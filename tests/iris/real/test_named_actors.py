@@ -106,7 +106,7 @@ def test_an_actor_whose_process_dies_is_dead_for_all_and_its_name_is_free(spec: 
 
 def test_an_actor_may_be_made_anew_when_its_process_dies(spec: str) -> None:
     with create_context(spec) as context:
-        tally = context.create_actor(Tally, options=ActorOptions(name="anew", max_restarts=1))
+        tally = context.create_actor(Tally, options=ActorOptions(name="again", max_restarts=1))
         first = context.get(tally.pid(), timeout=PATIENCE)
         os.kill(first, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""What the torture test runs; a worker that is started anew every other moment should not load pytest."""
+"""What the torture test runs; a worker that is started again every other moment should not load pytest."""
 
 from collections.abc import Iterator
 

@@ -99,7 +99,7 @@ def brought(submission: str, withheld_names: Iterable[str]) -> dict[str, str]:
     if missing:
         raise PlanError(
             f"it was launched with {', '.join(missing)} in env_vars, and the values of such variables are "
-            "neither kept nor given for this run; launch it anew"
+            "neither kept nor given for this run; launch it again"
         )
     return given
 

@@ -253,7 +253,7 @@ class Scheduler:
             return _loaded(data)
         data = None if queued.first is None else _job_kv.fetch(_job_kv.plan_name(queued.first))
         if data is None:
-            raise PlanError("its plan is no longer in the memory of the head: launch it anew")
+            raise PlanError("its plan is no longer in the memory of the head: launch it again")
         first = _loaded(data)
         again = plan_of_sweep_again if isinstance(first, SweepPlan) else plan_again
         return again(first, submission)

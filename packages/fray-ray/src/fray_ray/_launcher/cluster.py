@@ -247,7 +247,7 @@ class RayCluster(ClusterCalls):
         return min(found)[1] if found else None
 
     def _planner(self) -> Planner:
-        """Made anew for each launch: nodes come and go."""
+        """Made again for each launch: nodes come and go."""
         own = {"127.0.0.1", "localhost", "::1", ray.util.get_node_ip_address()}  # type: ignore[no-untyped-call]
         remote = not self._client.node_addresses() <= own
         return Planner(
@@ -368,7 +368,7 @@ class RayCluster(ClusterCalls):
         if kept is None:
             raise UnsupportedError(
                 f"job {job_id} cannot be run again: its plan is not kept in the memory of the head, because "
-                "it is too large with its workspace, or could not be read; launch it anew"
+                "it is too large with its workspace, or could not be read; launch it again"
             )
         submission = _job_table.submission_of(job_id, len(found.runs) + 1)
         packages = {_job_kv.secrets_name(submission): pickle.dumps(_given(job_id, kept["withheld"]))}
