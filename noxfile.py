@@ -274,6 +274,7 @@ OF_EVERY_PYTHON = (
     "tests/local/test_program_end.py",
     "tests/local/test_forks.py",
     "tests/queue/test_program_end.py",
+    "tests/queue/test_eager_tasks.py",
 )
 
 

@@ -171,8 +171,12 @@ class CoroutineRunner:
         self._loop, self._finished = asyncio.get_running_loop(), finished
 
     def submit(self, call: Call) -> None:
-        """Begin a call."""
-        self._tasks[call] = self._loop.create_task(self._run(call))
+        """Begin a call; one that ends in here, as eager tasks may, is reported after it has returned."""
+        task = self._loop.create_task(self._run(call))
+        if task.done():
+            self._loop.call_soon(self._finished, call)
+        else:
+            self._tasks[call] = task
 
     def withdraw(self) -> list[Call]:
         """Take back nothing: every call has begun."""
@@ -193,11 +197,12 @@ class CoroutineRunner:
         try:
             call.outcomes = await self._function.acall(call.items)
         except asyncio.CancelledError:
-            call.cancelled = self._tasks[call].cancelling() > 0  # else the function itself raised it
+            task = asyncio.current_task()
+            call.cancelled = task is not None and task.cancelling() > 0  # else the function itself raised it
             call.outcomes = [ItemResult(None, RuntimeError("the function was cancelled"))] * len(call.entries)
         except BaseException as error:  # noqa: BLE001 - raised by `awork`
             call.fatal = error
         finally:
             call.ended = time.monotonic()
-            del self._tasks[call]
-            self._finished(call)
+            if self._tasks.pop(call, None) is not None:
+                self._finished(call)
