@@ -19,6 +19,7 @@ import pytest
 from at_work import at_work
 from queue_processes import wait_until
 
+from fray import LeaseExpiredError
 from fray.queue import Lease
 from fray_queue import MemoryQueue, WorkSummary, awork, work
 
@@ -434,3 +435,31 @@ def test_an_async_function_cannot_say_whether_to_stop() -> None:
     queue: MemoryQueue[str] = MemoryQueue()
     with pytest.raises(ValueError, match="cannot be the async function"):
         work(queue, str.upper, stop=stop)  # type: ignore[arg-type]
+
+
+class LosesLeases(MemoryQueue[Any]):
+    """A queue in which no lease lasts until its first extension: another has finished the item by then."""
+
+    def extend_many(self, leases: Any, lease_timeout: float) -> Any:
+        self.done_many(leases)
+        return [LeaseExpiredError(lease.lease_id) for lease in leases]
+
+
+@pytest.mark.parametrize("when", ["while it is worked on", "while it rests"])
+def test_what_failed_is_not_tried_again_under_a_lost_lease(
+    when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another pool has the item, or will; two would work on it."""
+    seen: list[int] = []
+
+    def fn(item: int) -> None:
+        seen.append(item)
+        if when == "while it is worked on":
+            wait_until(lambda: "its lease was lost" in caplog.text)
+        raise ValueError(item)
+
+    queue = LosesLeases()
+    queue.push(1)
+    with at_work(queue, fn, retries=1, retry_delay=4.0, lease_timeout=0.3) as summary:
+        wait_until(lambda: summary.settled)
+    assert (summary.lost, summary.in_hand, seen) == (1, 0, [1])

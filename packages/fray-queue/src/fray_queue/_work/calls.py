@@ -23,6 +23,7 @@ class WorkItem:
     arrived: float  # time.monotonic()
     calls: int = 0  # under this lease, all of which failed
     error: Exception | None = None  # of the last of them
+    lost: bool = False  # its lease is; nothing that begins now can count
     let_go: bool = False  # its outcome counts no more, should it still be worked on
     settled: bool = False  # the queue knows, or does not answer any more
 

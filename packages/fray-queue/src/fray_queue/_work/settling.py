@@ -34,6 +34,9 @@ class Ending(enum.Enum):
     RETURNED = "returned"
 
 
+_ONE_BY_ONE = (Ending.FAILED, Ending.RELEASED, Ending.TIMED_OUT)
+
+
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """What is to be reported to the queue of an item."""
@@ -104,7 +107,9 @@ class Settler:
     async def _tell(self, settlements: list[Settlement]) -> None:
         done = [each for each in settlements if each.ending is Ending.DONE]
         returned = [each for each in settlements if each.ending is Ending.RETURNED]
-        others = [each for each in settlements if each.ending not in (Ending.DONE, Ending.RETURNED)]
+        lost = [each for each in settlements if each.ending is Ending.LOST]
+        others = [each for each in settlements if each.ending in _ONE_BY_ONE]
+        self._count(lost, set(), "")  # the queue told the heartbeat
         if done:
             await self._done(done)
         if returned:

@@ -54,7 +54,8 @@ class WorkerPool:
     ) -> None:
         self._runner, self._options, self._summary, self._stop = runner, options, summary, stop
         self._twin = async_queue(queue)
-        self._heartbeat = Heartbeat(queue, options.lease_timeout)
+        self._lost: deque[str] = deque()  # ids of leases, from the heartbeat's thread
+        self._heartbeat = Heartbeat(queue, options.lease_timeout, lost=self._lost.append)
         can_return = QueueCapabilities.of(type(queue))
         self._prefetch = Prefetch(options, allowed=can_return is not None and can_return.give_back)
         self._stopping, self._over, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -191,6 +192,8 @@ class WorkerPool:
 
     def _finished(self, call: Call) -> None:
         """Record a call that ended; called by the runner."""
+        if self._lost:
+            self._give_up_lost()
         self._running.discard(call)
         if call.started is not None:
             seconds = call.ended - call.started
@@ -225,7 +228,7 @@ class WorkerPool:
             return
         entry.calls += 1
         entry.error = outcome.error
-        if entry.calls > self._options.retries or self._stopping.is_set():
+        if entry.calls > self._options.retries or entry.lost or self._stopping.is_set():
             self._settle_unfinished(entry)
         else:
             delay = self._options.delay_after(entry.lease.attempt, entry.calls)
@@ -268,6 +271,8 @@ class WorkerPool:
                 self.stop()
             if limit is not None:
                 self._enforce(limit)
+            if self._lost:
+                self._give_up_lost()
             if self._ready or len(self._running) > self._options.concurrency:
                 self._return_unused()
 
@@ -300,6 +305,19 @@ class WorkerPool:
             error = TimeLimitError(f"the function ran for more than {limit:g} s")
             delay = self._options.delay_after(entry.lease.attempt, entry.calls)
             self._settle(entry, Ending.TIMED_OUT, error=error, delay=delay)
+
+    def _give_up_lost(self) -> None:
+        """Try nothing again whose lease is lost: another pool has the item, or will."""
+        lost = {self._lost.popleft() for _ in range(len(self._lost))}
+        for entry in (entry for call in self._running for entry in call.entries):
+            entry.lost |= entry.lease.lease_id in lost
+        for entry in (*self._ready, *self._resting):
+            if entry.lease.lease_id in lost:
+                if handle := self._resting.pop(entry, None):
+                    handle.cancel()
+                self._settle(entry, Ending.LOST)
+        self._ready = deque(entry for entry in self._ready if not entry.let_go)
+        self._room.set()
 
     def _return_unused(self) -> None:
         """Give back what was fetched ahead when no slot comes free for it: others may have one.
