@@ -546,6 +546,7 @@ PARSERS = {
     "files of a FileQueue": "tests/queue/test_hostile_files.py",
     "command lines of queues": "tests/queue/test_hostile_command_lines.py",
     "errors and broken replies of Redis": "tests/queue/test_hostile_replies.py",
+    "what stands in Ray's job table": "tests/ray/test_hostile_answers.py",
     "what Slurm's commands print": "tests/slurm/test_hostile_answers.py",
     "what Iris says of tasks": "tests/iris/test_hostile_answers.py",
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fray.cluster import TaskStatus
 from fray_ray._packed_tasks import EARLIER_IN_ENTRY
+from fray_ray._reading import UNREADABLE
 
 Attempts = Mapping[tuple[int, int], TaskStatus]
 """Earlier attempts by replica and number."""
@@ -77,7 +78,7 @@ def read_attempts(text: str) -> dict[tuple[int, int], TaskStatus]:
     for line in text.splitlines():
         try:
             attempt = TaskStatus.from_dict(json.loads(line))
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except UNREADABLE:
             continue
         found[attempt.replica, attempt.attempt] = attempt
     return found

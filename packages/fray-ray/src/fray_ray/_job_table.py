@@ -23,6 +23,14 @@ from fray_ray._packed_tasks import PackedTasks, pack, shortened
 from fray_ray._queued_job import metadata_of
 from fray_ray._ray_internals.kv import table_entry, write_table_entry
 from fray_ray._ray_internals.processes import log_folder
+from fray_ray._reading import (
+    UNREADABLE,
+    check_values,
+    checked,
+    count_in,
+    number_in,
+    waiting_replicas,
+)
 
 _ID, _NAME, _OWNER, _REPLICAS, _INFO = (
     f"fray.{name}" for name in ("job_id", "name", "owner", "replicas", "info")
@@ -75,8 +83,8 @@ class JobEntry:
             status=PENDING if is_waiting(said) else _text(said.get("status")),
             metadata={key: value for key, value in pairs if isinstance(value, str)},
             message=_text(said.get("message")),
-            start_time=_count(said.get("start_time")),
-            end_time=_count(said.get("end_time")),
+            start_time=count_in(said.get("start_time")),
+            end_time=count_in(said.get("end_time")),
             runtime_env=environment if isinstance(environment, dict) else {},
             node=_text(said.get("driver_node_id")),
         )
@@ -90,10 +98,6 @@ def is_waiting(entry: Mapping[str, Any]) -> bool:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 def submission_of(job_id: str, tries: int = 1) -> str:
@@ -140,14 +144,12 @@ def runs(info: JobInfo, replica: int, attempt: int) -> bool:
 
 def taken_at(entry: JobEntry) -> int:
     """Return since when Ray's table has a job: in milliseconds, by the clock of the head alone."""
-    since = entry.metadata.get(SINCE, "")
-    return int(since) if since.isdecimal() else entry.start_time or 0
+    return number_in(entry.metadata.get(SINCE, ""), entry.start_time or 0)
 
 
 def tries_of(entry: JobEntry) -> int:
     """Return the how manieth run of its job an entry is."""
-    given = entry.metadata.get(_TRIES, "1")
-    return int(given) if given.isdecimal() else 1
+    return number_in(entry.metadata.get(_TRIES, "1"), 1)
 
 
 def read(entry: JobEntry) -> JobInfo | None:
@@ -158,12 +160,12 @@ def read(entry: JobEntry) -> JobInfo | None:
     status = entry.status
     try:
         info = _written(metadata) if _INFO in metadata else _before_the_driver(entry)
-        info = _with_tasks(with_request(info, json.loads(metadata.get(_ABOUT, "{}"))), metadata)
+        info = _with_tasks(checked(with_request(info, json.loads(metadata.get(_ABOUT, "{}")))), metadata)
         if info.finished or status not in _ENDED:
             return info
         return _after_the_driver(info, _ENDED[status], entry)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        return _unreadable(metadata[_ID], status, error)
+    except UNREADABLE as error:
+        return unreadable(metadata[_ID], status, error)
 
 
 def info_in(metadata: Mapping[str, str]) -> JobInfo:
@@ -179,25 +181,38 @@ def info_in(metadata: Mapping[str, str]) -> JobInfo:
 
 def earlier_in(entry: JobEntry) -> int:
     """Return how many earlier attempts a job has had, whether its entry holds them or not."""
-    given = entry.metadata.get(_EARLIER, "0")
-    return int(given) if given.isdecimal() else 0
+    return number_in(entry.metadata.get(_EARLIER, "0"), 0)
 
 
 def endpoints_in(entry: JobEntry) -> list[tuple[Endpoint, str | None]]:
     """Return the endpoints that replicas have registered, each with its family; none that cannot be read."""
     try:
-        found = json.loads(entry.metadata.get(ENDPOINTS, "[]"))
-        return [(Endpoint.from_dict(each), each.get("family")) for each in found]
-    except (AttributeError, KeyError, TypeError, ValueError):
+        said = json.loads(entry.metadata.get(ENDPOINTS, "[]"))
+        found = [(Endpoint.from_dict(each), each.get("family")) for each in said]
+        check_values("registered_at", (endpoint.registered_at for endpoint, _ in found), float)
+    except UNREADABLE:
         return []
+    return found
 
 
 def members_in(entry: JobEntry) -> list[dict[str, Any]]:
     """Return what is known of the members of a sweep; nothing where that cannot be read."""
     try:
         return list(json.loads(entry.metadata.get(MEMBERS, "[]")))
-    except (TypeError, ValueError):
+    except UNREADABLE:
         return []
+
+
+def kept_in(entry: JobEntry) -> Mapping[str, Any] | None:
+    """Return what another run of a job needs; None where it is not kept, or cannot be read."""
+    try:
+        kept = json.loads(entry.metadata.get(KEPT, "null"))
+        if kept is not None:
+            check_values("withheld", kept["withheld"], str)
+            kept = {"withheld": list(kept["withheld"]), "runtime_env": dict(kept["runtime_env"])}
+        return kept
+    except UNREADABLE:
+        return None
 
 
 def stated(state: Mapping[str, str]) -> JobInfo:
@@ -242,7 +257,7 @@ def is_lost(entry: JobEntry) -> bool:
         return False
     try:
         return not _written(entry.metadata).finished
-    except (AttributeError, KeyError, TypeError, ValueError):  # `read` says that it cannot be read
+    except UNREADABLE:  # `read` says that it cannot be read
         return False
 
 
@@ -283,7 +298,7 @@ def state_metadata(info: JobInfo) -> dict[str, str]:
     return {_INFO: json.dumps(stated), _TASKS: pack(info.tasks), _EARLIER: earlier}
 
 
-def _unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
+def unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
     """Return a row for an entry that holds no readable state: Ray's own status of the job is all there is."""
     known = {**_ENDED, "SUCCEEDED": JobStatus.SUCCEEDED, PENDING: JobStatus.PENDING}
     return JobInfo(
@@ -302,7 +317,7 @@ def _before_the_driver(entry: JobEntry) -> JobInfo:
         job_id=JobId(metadata[_ID]),
         name=metadata[_NAME],
         status=JobStatus.PENDING,
-        tasks=tuple(TaskStatus(replica=number) for number in range(int(metadata[_REPLICAS]))),
+        tasks=waiting_replicas(number_in(metadata[_REPLICAS], -1)),
         pending_reason="its process on the head is starting",
         submitted_at=_seconds(entry.start_time),
         progress=None if members is None else {str(JobStatus.PENDING): members},

@@ -1,12 +1,15 @@
 """Find a job in Ray's table: the latest of its runs, or, of a member that waits, its sweep's word on it."""
 
 import json
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fray.backend import TURN
-from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray.cluster import ExitReason, JobId, JobInfo, JobStatus
 from fray_ray._job_table import (
+    PENDING,
     TERMINAL,
     UNSTARTED,
     JobEntry,
@@ -14,7 +17,9 @@ from fray_ray._job_table import (
     read,
     submission_of,
     tries_of,
+    unreadable,
 )
+from fray_ray._reading import UNREADABLE, checked, number_in, waiting_replicas
 
 EntryOf = Callable[[str], JobEntry | None]
 """Returns the entry of a submission; None where there is none."""
@@ -67,7 +72,7 @@ def find(entry_of: EntryOf, job_id: str) -> FoundJob | None:
         return None if info is None else FoundJob(info, tuple(runs), entry)
     sweep_id = JobId(job_id).sweep
     sweep = None if sweep_id is None else find(entry_of, sweep_id)
-    info = None if sweep is None else unstarted_member(sweep, int(JobId(job_id).leaf))
+    info = None if sweep is None else unstarted_member(sweep, number_in(JobId(job_id).leaf, sys.maxsize))
     return None if info is None or sweep is None else FoundJob(info, (), sweep.entry)
 
 
@@ -93,27 +98,33 @@ def members_of(sweep: FoundJob) -> int:
 
 def unstarted_member(sweep: FoundJob, position: int) -> JobInfo | None:
     """Return the state of a member that has no entry of its own; None where the sweep has no such member."""
-    metadata = sweep.entry.metadata
     members = members_in(sweep.entry)
     if not sweep.info.is_sweep or position >= len(members):
         return None
-    about = members[position]
+    job_id = JobId(f"{sweep.info.job_id}/{position}")
+    try:
+        return _unstarted(sweep, job_id, position, members[position])
+    except UNREADABLE as error:
+        return unreadable(job_id, PENDING, error)
+
+
+def _unstarted(sweep: FoundJob, job_id: JobId, position: int, about: Mapping[str, Any]) -> JobInfo:
     info = JobInfo(
-        job_id=JobId(f"{sweep.info.job_id}/{position}"),
+        job_id=job_id,
         name=about["name"],
         status=JobStatus.PENDING,
-        tasks=tuple(TaskStatus(replica=number) for number in range(about["replicas"])),
+        tasks=waiting_replicas(about["replicas"]),
         pending_reason=TURN,
         submitted_at=sweep.info.submitted_at,
         labels=about["labels"],
         after=tuple(about["after"]),
         user=sweep.info.user,
     )
-    ended = json.loads(metadata.get(UNSTARTED, "{}")).get(str(position))
+    ended = json.loads(sweep.entry.metadata.get(UNSTARTED, "{}")).get(str(position))
     if ended is None and sweep.info.finished:  # nobody is left to start it
         stopped = sweep.info.status is JobStatus.STOPPED
         ended = {"status": "stopped" if stopped else "failed", "reason": "stopped" if stopped else "lost"}
-    return info if ended is None else settled(info, **{"message": None, **ended})
+    return checked(info if ended is None else settled(info, **{"message": None, **ended}))
 
 
 def settled(info: JobInfo, status: str, reason: str, message: str | None) -> JobInfo:

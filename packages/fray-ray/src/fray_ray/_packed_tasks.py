@@ -13,11 +13,23 @@ from dataclasses import fields
 from typing import Any
 
 from fray.cluster import ExitReason, JobStatus, TaskStatus
+from fray_ray._reading import MOST_REPLICAS, check_values
 
 EARLIER_IN_ENTRY = 64
 """How many earlier attempts, of all replicas together, an entry holds."""
 _LONGEST = 64 * 1024  # characters of messages, of all replicas together
 _SHORTEST = 400  # characters that each message may have however many there are
+_LARGEST = 128 * 1024 * 1024  # bytes of JSON; the most replicas that are read have half of it
+_KINDS = {
+    "replica": int,
+    "attempt": int,
+    "exit_code": int,
+    "started_at": float,
+    "finished_at": float,
+    "peak_memory": float,
+    "cpu_time": float,
+    "ports": dict,
+}  # the others are texts
 _COLUMNS = tuple(each.name for each in fields(TaskStatus) if each.name != "previous")
 
 
@@ -38,16 +50,11 @@ class PackedTasks:
     """What `pack` gave; unpacked only when the replicas are used.
 
     Raises:
-        ValueError: The text is damaged, or a later version's.
-        TypeError: As well.
-        KeyError: As well.
+        ValueError: The text is damaged, or a later version's; or another of `UNREADABLE`.
     """
 
     def __init__(self, text: str) -> None:
-        try:
-            data = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
-        except zlib.error as error:
-            raise ValueError(f"the packed replicas are damaged: {error}") from error
+        data = json.loads(_decompressed(base64.b64decode(text, validate=True)))
         self._tasks, self._earlier = _Columns(data["tasks"]), _Columns(data["earlier"])
 
     def unpacked(self) -> tuple[TaskStatus, ...]:
@@ -60,19 +67,38 @@ class PackedTasks:
         )
 
 
+def _decompressed(data: bytes) -> bytes:
+    unpacking = zlib.decompressobj()
+    try:
+        found = unpacking.decompress(data, _LARGEST)
+    except zlib.error as error:
+        raise ValueError(f"the packed replicas are damaged: {error}") from error
+    if not unpacking.eof:
+        raise ValueError("the packed replicas are cut off, or larger than any of ours")
+    return found
+
+
 class _Columns:
-    """The fields of replicas, checked as far as `rows` needs it. Those of a later version are passed over."""
+    """The fields of replicas, checked so that `rows` gives some. Those of a later version are passed over."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self._count = data["count"]
+        if type(self._count) is not int or not 0 <= self._count <= MOST_REPLICAS:
+            raise ValueError(f"{str(self._count)[:100]!r} is no number of packed replicas")
         self._columns = {name: data[name] for name in _COLUMNS if name in data}
         for name, column in self._columns.items():
             if not isinstance(column, dict) and len(column) != self._count:
                 raise ValueError(f"{name} of the packed replicas has not {self._count} values")
+            values = _values(column)
+            check_values(name, values, _KINDS.get(name, str))
+            if name == "ports":
+                for ports in values:
+                    check_values(name, ports.values(), int)
         for name in ("replica", "attempt"):
-            _check_numbers(name, self._columns[name])
-        _check(self._columns["status"], JobStatus)
-        _check(self._columns["reason"], ExitReason)
+            if any(value is None or value < 0 for value in _values(self._columns[name])):
+                raise ValueError(f"{name} of the packed replicas has a value that is not a replica's")
+        _check_known("status", self._columns["status"], set(JobStatus))
+        _check_known("reason", self._columns["reason"], {None, *ExitReason})
 
     def rows(self) -> Iterable[dict[str, Any]]:
         columns = [
@@ -109,14 +135,12 @@ def _column(values: list[Any]) -> Any:
     return {"all": values[0]} if same else values
 
 
-def _check_numbers(name: str, column: Any) -> None:
-    values = [column["all"]] if isinstance(column, dict) else column
-    if not all(type(value) is int and value >= 0 for value in values):
-        raise ValueError(f"{name} of the packed replicas has a value that is not the number of a replica")
+def _values(column: Any) -> list[Any]:
+    """Return the values of a column, each that is the same for all replicas once."""
+    return [column["all"]] if isinstance(column, dict) else column
 
 
-def _check(column: Any, known: type[JobStatus] | type[ExitReason]) -> None:
-    values = {column["all"]} if isinstance(column, dict) else set(column)
-    unknown = values - {None, *known}
+def _check_known(name: str, column: Any, known: set[Any]) -> None:
+    unknown = set(_values(column)) - known
     if unknown:
-        raise ValueError(f"{known.__name__} has no {sorted(map(str, unknown))}")
+        raise ValueError(f"{name} of the packed replicas has {sorted(map(str, unknown))[:10]}")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fray_ray._reading import UNREADABLE
 from fray_ray._scheduler import VERSION
 
 
@@ -36,7 +37,7 @@ class QueuedJob:
         try:
             said = json.loads(data)
             found = cls(**said)
-        except (TypeError, ValueError):
+        except UNREADABLE:
             return None
         return found if found.version == VERSION else None
 
@@ -45,6 +46,6 @@ def metadata_of(data: bytes | None) -> Mapping[str, str] | None:
     """Return the metadata of a queued job of any version; None where there is none."""
     try:
         metadata = json.loads(data or b"null")["metadata"]
-    except (TypeError, ValueError, KeyError):
+    except UNREADABLE:
         return None
     return metadata if isinstance(metadata, dict) else None

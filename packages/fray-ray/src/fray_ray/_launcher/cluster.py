@@ -363,8 +363,8 @@ class RayCluster(ClusterCalls):
             raise UnsupportedError(f"{job_id} was never started: retry its sweep, {found.info.sweep}")
         # Readers know that a job is lost before its scheduler does, which notes then what is not kept of it.
         await_settled(self._client, self._over(job_id).submission, GRACE_OF_LOST, self._doubt)
-        metadata = self._find(job_id).entry.metadata
-        kept = json.loads(metadata.get(_job_table.KEPT, "null"))
+        entry = self._find(job_id).entry
+        kept = _job_table.kept_in(entry)
         if kept is None:
             raise UnsupportedError(
                 f"job {job_id} cannot be run again: its plan is not kept in the memory of the head, because "
@@ -374,8 +374,8 @@ class RayCluster(ClusterCalls):
         packages = {_job_kv.secrets_name(submission): pickle.dumps(_given(job_id, kept["withheld"]))}
         queued = QueuedJob(
             command=entrypoints.driver(submission, here=not self._planner().remote, name=found.info.name),
-            metadata=_job_table.again(metadata, len(found.runs) + 1),
-            runtime_env=dict(kept["runtime_env"]),
+            metadata=_job_table.again(entry.metadata, len(found.runs) + 1),
+            runtime_env=kept["runtime_env"],
             first=found.runs[-1],
         )
         self._scheduler.put(submission, packages, queued)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from fray import UnsupportedError
 from fray_ray._log_names import MARK
 
-_LINE = re.compile(r"\[replica-(\d+)\] ?(.*)", re.DOTALL)
-_BEGIN = re.compile(r"\[fray\] replica (\d+) starts, attempt (\d+)")
+_LINE = re.compile(r"\[replica-(\d{1,9})\] ?(.*)", re.DOTALL)
+_BEGIN = re.compile(r"\[fray\] replica (\d{1,9}) starts, attempt (\d{1,9})")
 _FRESH = 0.05  # seconds
 _SHARE = 0.1  # of the time that reading a long log may take
 _FEW, _MORE = (

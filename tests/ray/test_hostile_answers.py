@@ -1,0 +1,185 @@
+"""Whatever stands in Ray's job table: one bad row, or one clear error, and the others as they were.
+
+Everybody who may give Ray a job can write into it, and Ray answers a list with all of it.
+"""
+
+import base64
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from fake_dashboard import FakeDashboard, fake_dashboard
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fray import FrayError
+from fray.cluster import Endpoint, JobId, JobInfo, JobStatus, TaskStatus
+from fray_ray import RayCluster
+
+DRAWN = settings(
+    max_examples=50 * int(os.environ.get("TORTURE", "1")),
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+DEEP, LONG = "[" * 100_000, "9" * 5_000
+SPLICES = st.sampled_from(
+    ["", "{", "null", "[]", '"', LONG, "-1", "true", "NaN", "1e999", DEEP, "[5]", "1e12"]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def packed(tasks: str) -> str:
+    return base64.b64encode(zlib.compress(tasks.encode())).decode()
+
+
+def columns(count: Any, **changed: Any) -> dict[str, Any]:
+    """The replicas of a job, a column for each of their fields."""
+    every: dict[str, Any] = {name: {"all": None} for name in ("exit_code", "reason", "error_message")}
+    every |= {name: {"all": None} for name in ("started_at", "finished_at", "peak_memory", "cpu_time")}
+    every |= {"status": {"all": "running"}, "attempt": {"all": 1}, "ports": {"all": {}}}
+    return {"count": count, "replica": list(range(2)), **every, **changed}
+
+
+MEMBERS = [{"name": f"try-{each}", "replicas": 2, "labels": {"a": "b"}, "after": []} for each in range(3)]
+INFO = JobInfo(
+    job_id=JobId("victim-1"),
+    name="victim",
+    status=JobStatus.RUNNING,
+    tasks=(TaskStatus(replica=0, status=JobStatus.RUNNING, attempt=1),),
+    progress={"pending": 3},
+    submitted_at=1_763_839_200.0,
+)
+SERVER = Endpoint(name="victim", address="h:1", job_id=INFO.job_id, replica=0, attempt=1, registered_at=1.0)
+WHOLE = {
+    "job_id": INFO.job_id,
+    "name": "victim",
+    "owner": "a",
+    "replicas": "2",
+    "tries": "1",
+    "since": "1763839200000",
+    "earlier": "0",
+    "info": json.dumps(INFO.to_dict()),
+    "about": json.dumps({"entrypoint": "train", "labels": {"a": "b"}, "environment": {"a": "b"}}),
+    "members": json.dumps(MEMBERS),
+    "unstarted": json.dumps({"1": {"status": "failed", "reason": "lost", "message": None}}),
+    "endpoints": json.dumps([{**SERVER.to_dict(), "family": None}]),
+    "kept": json.dumps({"withheld": [], "runtime_env": {}}),
+    "tasks": packed(json.dumps({"tasks": columns(2), "earlier": columns(0, replica=[])})),
+}
+
+
+@pytest.fixture
+def table() -> Iterator[FakeDashboard]:
+    with fake_dashboard() as dashboard:
+        good = {"job_id": "good-1", "name": "good", "owner": "a", "replicas": "1"}
+        dashboard.add("good-1", "RUNNING", {f"fray.{name}": text for name, text in good.items()})
+        yield dashboard
+
+
+def look(table: FakeDashboard, metadata: dict[str, str]) -> None:
+    """Put two runs of a job into the table, and look at it in every way."""
+    named = {f"fray.{name}": text for name, text in metadata.items()}
+    table.add("victim-1", "FAILED", named)
+    table.add("victim-1-r2", "RUNNING", {**named, "fray.tries": metadata["tries"].replace("1", "2")})
+    cluster = RayCluster(table.url)
+    rows = {info.job_id: info for info in cluster.list_jobs()}
+    assert rows["good-1"].status is JobStatus.PENDING
+    cluster.endpoints(everywhere=True)
+    json.dumps([info.to_dict() for info in rows.values()])
+    for act in (
+        lambda: cluster.poll("victim-1").to_dict(),
+        lambda: cluster.poll("victim-1/1").to_dict(),
+        lambda: [info.to_dict() for info in cluster.list_jobs(parent="victim-1")],
+        lambda: cluster.usage("victim-1"),
+        lambda: list(cluster.monitor("victim-1/1", follow=False)),
+    ):
+        with suppress(FrayError):
+            act()
+
+
+def test_what_stands_there_as_a_rule_is_read(table: FakeDashboard) -> None:
+    look(table, WHOLE)
+    cluster = RayCluster(table.url)
+    assert [task.status for task in cluster.poll("victim-1").tasks] == ["running"] * 2
+    assert [endpoint.name for endpoint in cluster.endpoints()] == ["victim"]
+    assert cluster.poll("victim-1/1").status is JobStatus.FAILED
+    assert len(cluster.list_jobs(parent="victim-1")) == len(MEMBERS)
+
+
+def test_values_of_any_text(table: FakeDashboard) -> None:
+    @DRAWN
+    @example("tries", 0.0, 1.0, LONG)
+    @example("replicas", 0.0, 1.0, "999999999999")
+    @example("info", 0.0, 1.0, DEEP)
+    @example("members", 0.0, 1.0, DEEP)
+    @example("endpoints", 0.0, 1.0, DEEP)
+    @given(st.sampled_from(sorted(WHOLE)), st.floats(0, 1), st.floats(0, 1), SPLICES | st.text(max_size=8))
+    def damage(name: str, first: float, second: float, splice: str) -> None:
+        text = WHOLE[name]
+        start, end = sorted((int(first * len(text)), int(second * len(text))))
+        without = {} if name != "info" else {"tasks": WHOLE["tasks"]}
+        look(table, {**WHOLE, **without, name: text[:start] + splice + text[end:]})
+
+    damage()
+
+
+def test_fields_of_any_value(table: FakeDashboard) -> None:
+    @DRAWN
+    @given(st.sampled_from(["info", "about", "endpoints", "unstarted", "members", "kept"]), st.data(), VALUES)
+    def change(name: str, data: st.DataObject, value: Any) -> None:
+        said = json.loads(WHOLE[name])
+        inner = said[0] if isinstance(said, list) else said.get("1", said)
+        inner[data.draw(st.sampled_from(sorted(inner)))] = value
+        look(table, {**WHOLE, name: json.dumps(said)})
+
+    change()
+
+
+def test_replicas_of_any_value(table: FakeDashboard) -> None:
+    @DRAWN
+    @example("ports", {"all": [5]})
+    @example("count", "1")
+    @example("count", 10**12)
+    @given(st.sampled_from(sorted(columns(2))), VALUES | st.lists(VALUES, min_size=2, max_size=2))
+    def change(name: str, value: Any) -> None:
+        for which in ("tasks", "earlier"):
+            said = {"tasks": columns(2), "earlier": columns(2)}
+            said[which] = columns(2, **{name: value}) if name != "count" else columns(value)
+            look(table, {**WHOLE, "tasks": packed(json.dumps(said))})
+
+    change()
+
+
+def test_replicas_that_would_fill_the_memory(table: FakeDashboard) -> None:
+    look(table, {**WHOLE, "tasks": packed(" " * 300_000_000)})
+    info = RayCluster(table.url).poll("victim-1")
+    assert "larger than any of ours" in str(info.error_message)
+
+
+def test_rows_of_any_value(table: FakeDashboard) -> None:
+    fields = ["submission_id", "status", "metadata", "message", "start_time", "end_time", "runtime_env"]
+
+    @DRAWN
+    @given(VALUES, st.sampled_from(fields), VALUES)
+    def change(row: Any, name: str, value: Any) -> None:
+        named = {f"fray.{word}": text for word, text in WHOLE.items()}
+        entry = {"submission_id": "victim-1", "status": "FAILED", "metadata": named, name: value}
+        table.entries["victim-1"] = entry
+        table.odd = [row, {"metadata": row}, {"metadata": {"fray.job_id": row}}]
+        cluster = RayCluster(table.url)
+        rows = [info.to_dict() for info in cluster.list_jobs()]
+        assert "good-1" in {row["job_id"] for row in rows}
+        cluster.endpoints(everywhere=True)
+        with suppress(FrayError):
+            cluster.poll("victim-1").to_dict()
+
+    change()
