@@ -197,6 +197,16 @@ def test_a_job_that_used_more_memory_than_it_asked_for_says_so(cluster: LocalClu
     assert "asked 64 MiB, used " in warning
 
 
+def test_native_options_of_this_cluster_are_refused_and_those_for_others_are_not(
+    cluster: LocalCluster,
+) -> None:
+    options = {"local": {"nice": 5}, "slurm": {"partition": "a"}}
+    with pytest.raises(UnsupportedError, match=r"LocalCluster has no native options.*'job' has nice"):
+        launch(cluster, program("pass"), backend=options)
+    job_id = launch(cluster, program("pass"), backend={"slurm": {"partition": "a"}})
+    assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
+
+
 def test_memory_is_limited_where_the_machine_lets_us_and_else_refused() -> None:
     cluster = LocalCluster(enforce_memory=True)
     greedy = program("data = b'x' * 500_000_000")

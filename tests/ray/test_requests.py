@@ -8,7 +8,7 @@ import pytest
 from fake_dashboard import fake_dashboard
 from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
-from fray import GpuConfig, JobRequest, ResourceConfig
+from fray import GpuConfig, JobRequest, ResourceConfig, UnsupportedError
 from fray.cluster import EnvironmentConfig, create_environment
 from fray_ray import RayCluster, deps
 
@@ -72,6 +72,12 @@ def test_a_gpu_type_is_asked_for_by_the_name_that_ray_gives_nodes_that_have_it(
 def test_an_80_gb_a100_is_never_one_of_40_gb(cluster: RayCluster) -> None:
     large, any_size = (asked(cluster, device=GpuConfig(type_)) for type_ in ("A100-80G", "A100"))
     assert (large, any_size) == ({"accelerator_type:A100-80G": 0.001}, {"accelerator_type:A100": 0.001})
+
+
+def test_native_options_of_a_job_are_refused_and_those_for_others_are_not(cluster: RayCluster) -> None:
+    request = JobRequest("job", "train", backend={"slurm": {"partition": "a"}, "ray": {"num_cpus": 1}})
+    with pytest.raises(UnsupportedError, match=r"RayCluster has no native options.*'job' has num_cpus"):
+        cluster.launch(request)
 
 
 @pytest.mark.parametrize("replicas", [1, 4])

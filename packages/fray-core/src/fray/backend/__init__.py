@@ -117,7 +117,12 @@ if TYPE_CHECKING:
     )
     from fray._jobs.plans.port_variables import HOST_ADDRESS, PORT_VARIABLE, port_variable
     from fray._jobs.plans.pythons import fits
-    from fray._jobs.plans.refusals import refuse_fields, refuse_other_python, refuse_python
+    from fray._jobs.plans.refusals import (
+        refuse_fields,
+        refuse_native_options,
+        refuse_other_python,
+        refuse_python,
+    )
     from fray._jobs.plans.snapshots import (
         SourceState,
         change_since,
@@ -512,6 +517,7 @@ __all__ = [
     "reduce_by_identity",
     "ref_of_future",
     "refuse_fields",
+    "refuse_native_options",
     "refuse_other_python",
     "refuse_python",
     "release_lock",
@@ -839,6 +845,7 @@ _HOMES = {
     "ref_of_future": "_engine.refs",
     "refuse_fields": "_jobs.plans.refusals",
     "refuse_other_python": "_jobs.plans.refusals",
+    "refuse_native_options": "_jobs.plans.refusals",
     "refuse_python": "_jobs.plans.refusals",
     "replace_file": "_jobs.records.status_file",
     "retry_delays": "_values.delays",

@@ -15,6 +15,7 @@ from fray.backend import (
     plan_of,
     plan_with_environment,
     refuse_fields,
+    refuse_native_options,
     warn_of_another_python,
     workspace_of,
 )
@@ -88,6 +89,7 @@ def plan_local(
     environment = request.environment or EnvironmentConfig()
     _check_supported(request, environment, settings)
     refuse_fields("LocalCluster", request, supported)
+    refuse_native_options("LocalCluster", "local", request)
     isolated = settings.isolated or environment.builds
     units = _units(request, settings)
     if isolated:

@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from fray import UnsupportedError
-from fray.backend import FAMILY, about_request, own_family, refuse_fields, refuse_other_python, take_snapshot
+from fray.backend import (
+    FAMILY,
+    about_request,
+    own_family,
+    refuse_fields,
+    refuse_native_options,
+    refuse_other_python,
+    take_snapshot,
+)
 from fray.cluster import Entrypoint, EnvironmentConfig, JobId, JobRequest
 from fray_ray._job_table import submission_of
 from fray_ray._launcher.shipping import payload_of
+from fray_ray._packed_tasks import shortened
 from fray_ray._plan import Plan, hosts_of, labels_of, unit_counts
 from fray_ray.deps import pip_list
 
@@ -30,6 +39,7 @@ EXCLUDED = (
 )
 _SHOWN = ("entrypoint", "resources", "environment", "labels", "after", "directory", "user", "commit", "dirty")
 _LONGEST_ID = 200  # characters: the name of a file has 255, of which logs, runs and attempts need some
+_LONGEST_COMMAND = 4_000  # characters that are shown of it
 _SUPPORTED = frozenset({"after", "ports", "snapshot", "on_exit", "labels"})
 
 
@@ -125,7 +135,8 @@ class Planner:
 def about(request: JobRequest) -> dict[str, Any]:
     """Return what may be shown of a request, small enough for Ray's table."""
     shown = about_request(request, workspace_of(request))
-    return {name: shown[name] for name in _SHOWN}
+    command = shortened(shown["entrypoint"], _LONGEST_COMMAND)
+    return {name: shown[name] for name in _SHOWN} | {"entrypoint": command}
 
 
 def workspace_of(request: JobRequest) -> Path:
@@ -149,6 +160,7 @@ def check_supported(request: JobRequest) -> None:
     """
     environment = request.environment or EnvironmentConfig()
     refuse_fields("RayCluster", request, _SUPPORTED)
+    refuse_native_options("RayCluster", "ray", request)
     if environment.python:
         raise UnsupportedError(
             f"RayCluster installs no Python ({environment.python}); its jobs have the Python of its nodes, "

@@ -29,6 +29,22 @@ def refuse_fields(cluster: str, request: JobRequest, supported: Collection[str] 
             raise UnsupportedError(f"{cluster} has no {asked} for job {request.name!r}: {instead}")
 
 
+def refuse_native_options(cluster: str, name: str, request: JobRequest) -> None:
+    """Refuse native options that a request has for a kind of cluster whose jobs have none.
+
+    Args:
+        name: Of the kind of cluster, as in its spec.
+
+    Raises:
+        UnsupportedError: The message names the options.
+    """
+    if given := request.backend.get(name):
+        raise UnsupportedError(
+            f"{cluster} has no native options for jobs, and backend= of job {request.name!r} has "
+            f"{', '.join(sorted(map(str, given)))} for it: resources= and environment= say what a job needs"
+        )
+
+
 def refuse_python(cluster: str, request: JobRequest) -> None:
     """Refuse what an environment of the job's own would be needed for, on a cluster that builds none.
 
