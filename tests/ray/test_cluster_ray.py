@@ -384,3 +384,24 @@ def test_what_a_program_uses_that_has_closed_its_output_is_known_while_it_runs(
     assert cluster.poll(job_id).status is JobStatus.RUNNING
     (tmp_path / "gate").touch()
     assert cluster.wait(job_id, timeout=120).status is JobStatus.SUCCEEDED
+
+
+def test_a_sweep_of_many_members_and_a_long_command_line_start(cluster: RayCluster) -> None:
+    """Ray passes what describes a job on in one variable, for which Linux has 128 KiB."""
+    count = 3_000
+    rates = [f"{number / 7:.12f}" for number in range(count)]
+    requests = [
+        JobRequest(f"train lr={rate}", Entrypoint.from_binary("true"), labels={"lr": rate}) for rate in rates
+    ]
+    sweep = cluster.launch_many(requests, max_parallel=2)
+    until(lambda: (cluster.poll(sweep).progress or {}).get("succeeded", 0) > 0, "its members start", 200)
+    last = cluster.poll(sweep.member(count - 1))
+    assert (last.name, last.labels, last.status) == (f"train lr={rates[-1]}", {"lr": rates[-1]}, "pending")
+    assert len(cluster.list_jobs(parent=sweep)) == count
+    cluster.terminate(sweep, grace=0.0)
+    names = [f"part-{number:06}.parquet" for number in range(20_000)]
+    info = run(cluster, Entrypoint.from_binary("true", names))
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    assert info.command is not None
+    assert info.command.startswith("true part-000000.parquet")
+    assert info.command.endswith("part-019999.parquet")

@@ -108,6 +108,74 @@ def test_a_sweep_that_ray_does_not_take_can_be_run_again(
     assert json.loads(metadata["fray.kept"]) == {"withheld": ["TOKEN"], "runtime_env": {}}
 
 
+def test_a_sweep_whose_process_never_came_up_can_be_run_again(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ray took it, and its process ended before it had connected: `ray job stop`, or a full disk."""
+
+    class Ending:
+        def submit(self, _: str, submission: str, metadata: dict[str, str], __: Any) -> None:
+            ended = {"status": "FAILED", "message": "it could not start", "metadata": metadata}
+            head.add_entry(submission, ended)
+
+    monkeypatch.setattr(f"{SCHEDULER}._client", Ending)
+    members = {"fray.count": "1", "fray.members": "e" * 20_000}
+    queued(head, "many-1", SweepPlan("many-1", (Member(plan_of("many-1/0"), ABOUT),)), metadata=members)
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "fray.kept" in (head.entry("many-1") or {}).get("metadata", {}), "it is settled", 20)
+        until(lambda: list(head.packages) == ["fray-many-1.plan"], "its plan is kept", 20)
+    entry = head.entry("many-1") or {}
+    assert (entry["status"], entry["message"]) == ("FAILED", "it could not start")
+    assert entry["metadata"].items() >= members.items()
+
+
+def test_a_sweep_starts_its_members_although_there_is_no_dashboard(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def client() -> None:
+        raise ClusterUnavailableError("no dashboard answers")
+
+    monkeypatch.setattr(f"{SCHEDULER}._client", client)
+    metadata = {"fray.job_id": "many-1", "fray.name": "many", "fray.replicas": "0", "fray.count": "1"}
+    head.add_entry("many-1", {"status": "RUNNING", "metadata": metadata})  # Ray has it from another scheduler
+    queued(head, "many-1", SweepPlan("many-1", (Member(plan_of("many-1/0"), ABOUT),)))
+    with scheduler_of(head, monkeypatch, tmp_path), driver_of("many-1", tmp_path):
+        until(lambda: "put fray-many-1~0.queued" in head.calls, "the member is queued", 20)
+
+
+def test_all_members_of_a_sweep_have_their_grace_at_the_same_time_and_a_shorter_one_at_once(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def stops() -> list[float]:
+        return [float(data) for name, data in head.packages.items() if name.endswith(".grace")]
+
+    def keep(submissions: Any, grace: float) -> None:
+        for each in submissions:  # what the scheduler would take away at once
+            head.put(f"fray-{each}.grace", str(grace).encode())
+
+    def wait(*_: Any) -> None:
+        asked.append(stops())
+        until(lambda: stops() == [1.0] * count, "all have the shorter grace", 20)
+
+    count, asked = 40, list[list[float]]()
+    monkeypatch.setattr(f"{SCHEDULER}._client", Taking)
+    monkeypatch.setattr("fray_ray._job_kv.request_stops", keep)
+    monkeypatch.setattr("fray_ray._head.sweep.await_stopped", wait)
+    members = tuple(Member(plan_of(f"many-1/{number}"), ABOUT) for number in range(count))
+    for number in range(count):  # which another scheduler has started
+        own = {"fray.job_id": f"many-1/{number}", "fray.name": "one", "fray.replicas": "1"}
+        head.add_entry(f"many-1~{number}", {"status": "RUNNING", "metadata": own})
+    queued(head, "many-1", SweepPlan("many-1", members))
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "get fray-many-1.stopping" in head.calls, "it is taken", 20)
+        with driver_of("many-1", tmp_path):
+            head.put("fray-many-1.stop", b"600.0")
+            until(lambda: bool(asked), "it waits for its members", 20)
+            head.put("fray-many-1.stop", b"1.0")
+            until(lambda: len(asked) >= count, "it has waited for all of them", 20)
+    assert asked[0] == [600.0] * count
+
+
 def wait_for_another(head: HeadInMemory, job_id: str) -> None:
     """Queue a job that runs after another one, which waits."""
     metadata = {"fray.job_id": "first-1", "fray.name": "first", "fray.replicas": "1", "fray.waits": "1"}
@@ -229,11 +297,31 @@ def test_the_jobs_below_a_job_end_although_the_dashboard_is_away_for_a_moment(
         head.put(f"fray-{child}.queued", b"")
     monkeypatch.setattr(ray, "get_runtime_context", Context)
     monkeypatch.setattr("fray_ray._jobs_client.JobsClient", connect)
-    monkeypatch.setattr("fray_ray._stopping.stop_job", stop)
+    monkeypatch.setattr("fray_ray._stopping.await_stopped", stop)
     monkeypatch.setattr(f"{DESCENDANTS}.drivers_of", lambda _: {})
     monkeypatch.setattr(f"{DESCENDANTS}.living_actors_of", lambda _: [])
     end_family("parent-1", "parent-1", 5.0)
     assert sorted(stopped) == sorted((child, 5.0, 40) for child in children), "all have their grace at once"
+
+
+def test_what_a_job_started_ends_although_the_dashboard_stays_away(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(_: str) -> None:
+        raise ClusterUnavailableError("no dashboard answers")
+
+    killed: list[Any] = []
+    head.put("fray-parent-1~child-1.queued", b"")
+    monkeypatch.setattr(ray, "get_runtime_context", Context)
+    monkeypatch.setattr("fray_ray._jobs_client.JobsClient", connect)
+    monkeypatch.setattr(f"{DESCENDANTS}._TRIES_FOR", 0.5)
+    monkeypatch.setattr(f"{DESCENDANTS}.drivers_of", lambda _: {})
+    monkeypatch.setattr(f"{DESCENDANTS}.living_actors_of", lambda _: ["an actor"])
+    monkeypatch.setattr(f"{DESCENDANTS}.kill_actors", lambda actors, _: killed.extend(actors))
+    with pytest.raises(ClusterUnavailableError):
+        end_family("parent-1", "parent-1", 5.0)
+    assert head.packages["fray-parent-1~child-1.stop"] == b"5.0"
+    assert killed == ["an actor"]
 
 
 NODE = {"NodeID": "node-1", "Alive": True, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}

@@ -69,6 +69,7 @@ WHOLE = {
     "earlier": "0",
     "info": json.dumps(INFO.to_dict()),
     "about": json.dumps({"entrypoint": "train", "labels": {"a": "b"}, "environment": {"a": "b"}}),
+    "count": "3",
     "members": json.dumps(MEMBERS),
     "unstarted": json.dumps({"1": {"status": "failed", "reason": "lost", "message": None}}),
     "endpoints": json.dumps([{**SERVER.to_dict(), "family": None}]),
@@ -91,7 +92,7 @@ def look(table: FakeDashboard, metadata: dict[str, str]) -> None:
     table.add("victim-1", "FAILED", named)
     table.add("victim-1-r2", "RUNNING", {**named, "fray.tries": metadata["tries"].replace("1", "2")})
     cluster = RayCluster(table.url)
-    rows = {info.job_id: info for info in cluster.list_jobs()}
+    rows = {str(info.job_id): info for info in cluster.list_jobs()}
     assert rows["good-1"].status is JobStatus.PENDING
     cluster.endpoints(everywhere=True)
     json.dumps([info.to_dict() for info in rows.values()])
@@ -119,6 +120,7 @@ def test_values_of_any_text(table: FakeDashboard) -> None:
     @DRAWN
     @example("tries", 0.0, 1.0, LONG)
     @example("replicas", 0.0, 1.0, "999999999999")
+    @example("count", 0.0, 1.0, "999999999999")
     @example("info", 0.0, 1.0, DEEP)
     @example("members", 0.0, 1.0, DEEP)
     @example("endpoints", 0.0, 1.0, DEEP)

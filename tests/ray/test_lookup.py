@@ -75,7 +75,7 @@ def test_what_was_asked_for_is_shown_with_the_state(table: FakeDashboard) -> Non
 
 def add_sweep(table: FakeDashboard, status: str = "RUNNING", state: str | None = None, **more: Any) -> None:
     members = [{"name": f"try-{each}", "replicas": 2, "labels": {}, "after": []} for each in range(3)]
-    add(table, "s-1", status, state=state, members=json.dumps(members), **more)
+    add(table, "s-1", status, state=state, count="3", members=json.dumps(members), **more)
 
 
 def test_a_member_that_waits_is_found_in_its_sweep_until_it_has_an_entry(table: FakeDashboard) -> None:

@@ -219,6 +219,23 @@ def test_a_sweep_that_is_being_stopped_starts_nothing_under_another_scheduler(
     assert len(list(tmp_path.glob("up-*"))) == 1
 
 
+def test_a_shorter_grace_ends_a_sweep_that_is_being_stopped(
+    joined_cluster: RayCluster, tmp_path: Path
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    entrypoint = Entrypoint.from_binary("sh", ["-c", LEAVING, os.fspath(tmp_path)])
+    sweep = joined_cluster.launch_many([JobRequest("member", entrypoint)] * 2)
+    until(lambda: len(list(tmp_path.glob("up-*"))) == 2, "both members run", 200)
+    with ThreadPoolExecutor(1) as pool:
+        patient = pool.submit(joined_cluster.terminate, sweep, 600.0)
+        until((tmp_path / "told").exists, "it has SIGTERM", 60)
+        joined_cluster.terminate(sweep, grace=0.5)
+        patient.result(60)
+    assert joined_cluster.poll(sweep).progress == {"stopped": 2}
+    assert not any(alive(int(path.name.removeprefix("up-"))) for path in tmp_path.glob("up-*"))
+
+
 def test_a_scheduler_that_was_ended_for_good_is_started_by_the_next_launch(
     joined_cluster: RayCluster, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ import os
 import pickle
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -170,11 +170,19 @@ def driver_of(submission: str, folder: Path) -> socket.socket:
     return link
 
 
-def queued(head: HeadInMemory, job_id: str, plan: Any, *, first: str | None = None, tries: int = 1) -> str:
+def queued(
+    head: HeadInMemory,
+    job_id: str,
+    plan: Any,
+    *,
+    first: str | None = None,
+    tries: int = 1,
+    metadata: Mapping[str, str] | None = None,
+) -> str:
     """Have a job queued in a store; return what Ray would call its run."""
     submission = job_id if tries == 1 else f"{job_id}-r{tries}"
-    metadata = {"fray.job_id": job_id, "fray.name": "train", "fray.replicas": "1", "fray.tries": str(tries)}
-    job = QueuedJob(command="true", metadata=metadata, runtime_env={}, first=first)
+    own = {"fray.job_id": job_id, "fray.name": "train", "fray.replicas": "1", "fray.tries": str(tries)}
+    job = QueuedJob(command="true", metadata={**own, **(metadata or {})}, runtime_env={}, first=first)
     if plan is not None:
         head.put(f"fray-{first or submission}.plan", pickle.dumps(plan))
     head.put(f"fray-{submission}.queued", job.to_json())

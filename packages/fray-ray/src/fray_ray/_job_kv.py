@@ -6,7 +6,7 @@ the same authentication as the jobs, never a file. What is there of a job has it
 
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from fray_ray._ray_internals.kv import kv_delete, kv_get, kv_list, kv_put
 
@@ -111,6 +111,12 @@ def delete_all(submission: str, *, but: Collection[str] = ()) -> None:
     for name in sorted(names_of(submission), key=lambda name: _DELETED_LAST.get(name, 0)):
         if (whole := package_name(submission, name)) not in but:
             delete(whole)
+
+
+def request_stops(submissions: Iterable[str], grace: float) -> None:
+    """Request the end of jobs, inside the cluster: all have their grace at the same time."""
+    for each in submissions:
+        keep(stop_name(each), str(grace).encode())
 
 
 def names_of(submission: str) -> list[str]:

@@ -18,6 +18,7 @@ from fray.backend import defer_tasks, with_request
 from fray.cluster import Endpoint, ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray import _job_kv
 from fray_ray._attempts_file import AttemptsFile, earlier_attempts
+from fray_ray._entry_text import from_text, to_text
 from fray_ray._log_names import attempts_name
 from fray_ray._packed_tasks import PackedTasks, pack, shortened
 from fray_ray._queued_job import metadata_of
@@ -31,18 +32,20 @@ from fray_ray._reading import (
     number_in,
     waiting_replicas,
 )
+from fray_ray._sweep_entry import COUNT, MEMBERS, count_of_members, is_of_a_sweep
 
 _ID, _NAME, _OWNER, _REPLICAS, _INFO = (
     f"fray.{name}" for name in ("job_id", "name", "owner", "replicas", "info")
 )
 _TASKS, _EARLIER = "fray.tasks", "fray.earlier"
-_ABOUT, _TRIES, KEY, MEMBERS, ENDPOINTS, UNSTARTED, KEPT = (
-    f"fray.{name}" for name in ("about", "tries", "key", "members", "endpoints", "unstarted", "kept")
+_ABOUT, _TRIES, KEY, ENDPOINTS, KEPT = (
+    f"fray.{name}" for name in ("about", "tries", "key", "endpoints", "kept")
 )
 WAITS = "fray.waits"
 """In an entry that the scheduler wrote: Ray has not been given the job yet, and it has not ended."""
 SINCE = "fray.since"
 """In an entry of Ray's own: when that of the job as one that waited was made, in milliseconds."""
+_LARGEST = 100_000  # bytes of metadata in JSON: Ray passes them on in one variable, and Linux takes 128 KiB
 _PARENTS = "~"  # stands for the slashes of an id, which no URL takes
 _ENDED = {"FAILED": JobStatus.FAILED, "STOPPED": JobStatus.STOPPED, "SUCCEEDED": JobStatus.FAILED}
 TERMINAL = frozenset(_ENDED)
@@ -122,12 +125,19 @@ def describe(
         key: Of its launch.
     """
     own = {_ID: str(job_id), _NAME: name, _OWNER: _user(), _REPLICAS: str(replicas), _TRIES: str(tries)}
-    return own | {_ABOUT: json.dumps(about)} | ({} if key is None else {KEY: key})
+    described = own | {_ABOUT: to_text(about)} | ({} if key is None else {KEY: key})
+    size = len(json.dumps(described))
+    if size > _LARGEST:
+        raise ValueError(
+            f"job {name!r}: what Ray's job table would hold of it (labels, names of variables and "
+            f"packages, and the jobs that it runs after) is {size} bytes, and Ray takes {_LARGEST}"
+        )
+    return described
 
 
 def again(metadata: Mapping[str, str], tries: int) -> dict[str, str]:
     """Return the metadata of another run of a job."""
-    names = (_ID, _NAME, _OWNER, _REPLICAS, _ABOUT, KEY, MEMBERS)
+    names = (_ID, _NAME, _OWNER, _REPLICAS, _ABOUT, KEY, COUNT, MEMBERS)
     return {name: metadata[name] for name in names if name in metadata} | {_TRIES: str(tries)}
 
 
@@ -160,7 +170,7 @@ def read(entry: JobEntry) -> JobInfo | None:
     status = entry.status
     try:
         info = _written(metadata) if _INFO in metadata else _before_the_driver(entry)
-        info = _with_tasks(checked(with_request(info, json.loads(metadata.get(_ABOUT, "{}")))), metadata)
+        info = _with_tasks(checked(with_request(info, from_text(metadata.get(_ABOUT, "{}")))), metadata)
         if info.finished or status not in _ENDED:
             return info
         return _after_the_driver(info, _ENDED[status], entry)
@@ -187,7 +197,7 @@ def earlier_in(entry: JobEntry) -> int:
 def endpoints_in(entry: JobEntry) -> list[tuple[Endpoint, str | None]]:
     """Return the endpoints that replicas have registered, each with its family; none that cannot be read."""
     try:
-        said = json.loads(entry.metadata.get(ENDPOINTS, "[]"))
+        said = from_text(entry.metadata.get(ENDPOINTS, "[]"))
         found = [(Endpoint.from_dict(each), each.get("family")) for each in said]
         check_values("registered_at", (endpoint.registered_at for endpoint, _ in found), float)
     except UNREADABLE:
@@ -195,22 +205,14 @@ def endpoints_in(entry: JobEntry) -> list[tuple[Endpoint, str | None]]:
     return found
 
 
-def members_in(entry: JobEntry) -> list[dict[str, Any]]:
-    """Return what is known of the members of a sweep; nothing where that cannot be read."""
-    try:
-        return list(json.loads(entry.metadata.get(MEMBERS, "[]")))
-    except UNREADABLE:
-        return []
-
-
 def kept_in(entry: JobEntry) -> Mapping[str, Any] | None:
     """Return what another run of a job needs; None where it is not kept, or cannot be read."""
     try:
-        kept = json.loads(entry.metadata.get(KEPT, "null"))
-        if kept is not None:
-            check_values("withheld", kept["withheld"], str)
-            kept = {"withheld": list(kept["withheld"]), "runtime_env": dict(kept["runtime_env"])}
-        return kept
+        kept = from_text(entry.metadata.get(KEPT, "null"))
+        if kept is None:
+            return None
+        check_values("withheld", kept["withheld"], str)
+        return {"withheld": list(kept["withheld"]), "runtime_env": dict(kept["runtime_env"])}
     except UNREADABLE:
         return None
 
@@ -222,7 +224,7 @@ def stated(state: Mapping[str, str]) -> JobInfo:
 
 def _written(metadata: Mapping[str, str]) -> JobInfo:
     """Return what the scheduler wrote of a job; the replicas only where an earlier version wrote it."""
-    return JobInfo.from_dict({"tasks": (), **json.loads(metadata[_INFO])})
+    return JobInfo.from_dict({"tasks": (), **from_text(metadata[_INFO])})
 
 
 def _with_tasks(info: JobInfo, metadata: Mapping[str, str]) -> JobInfo:
@@ -267,10 +269,14 @@ def is_settled(entry: JobEntry) -> bool:
 
 
 class TableEntry:
-    """The entry of one job, as the scheduler keeps it."""
+    """The entry of one job, as the scheduler keeps it.
 
-    def __init__(self, submission: str) -> None:
-        self._submission = submission
+    Args:
+        described: What the job was submitted with: Ray's own entry may have a part of it.
+    """
+
+    def __init__(self, submission: str, described: Mapping[str, str] | None = None) -> None:
+        self._submission, self._described = submission, described or {}
         self._attempts = AttemptsFile(lambda: f"{log_folder()}/{attempts_name(submission)}")
 
     def with_earlier(self, tasks: tuple[TaskStatus, ...]) -> tuple[TaskStatus, ...]:
@@ -283,10 +289,11 @@ class TableEntry:
         if entry is None:  # the job was removed while it ran
             return
         self._attempts.note(info.tasks)
-        more = {f"fray.{name}": json.dumps(value) for name, value in beside.items()}
+        more = {f"fray.{name}": to_text(value) for name, value in beside.items()}
         if is_waiting(entry):
             entry["status"] = PENDING  # see `JobEntry.of`
-        entry["metadata"] = {**(entry.get("metadata") or {}), **state_metadata(info), **more}
+        before = {**self._described, **(entry.get("metadata") or {})}
+        entry["metadata"] = {**before, **state_metadata(info), **more}
         write_table_entry(self._submission, entry)
 
 
@@ -295,7 +302,7 @@ def state_metadata(info: JobInfo) -> dict[str, str]:
     own = replace(info, tasks=(), error_message=shortened(info.error_message)).to_dict()
     stated = {name: value for name, value in own.items() if value not in (None, []) and name != "tasks"}
     earlier = str(earlier_attempts(info.tasks))
-    return {_INFO: json.dumps(stated), _TASKS: pack(info.tasks), _EARLIER: earlier}
+    return {_INFO: to_text(stated), _TASKS: pack(info.tasks), _EARLIER: earlier}
 
 
 def unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
@@ -312,7 +319,7 @@ def unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
 
 def _before_the_driver(entry: JobEntry) -> JobInfo:
     metadata = entry.metadata
-    members = len(members_in(entry)) if MEMBERS in metadata else None
+    members = count_of_members(metadata) if is_of_a_sweep(metadata) else None
     return JobInfo(
         job_id=JobId(metadata[_ID]),
         name=metadata[_NAME],

@@ -1,25 +1,22 @@
 """Find a job in Ray's table: the latest of its runs, or, of a member that waits, its sweep's word on it."""
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fray.backend import TURN
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus
 from fray_ray._job_table import (
     PENDING,
     TERMINAL,
-    UNSTARTED,
     JobEntry,
-    members_in,
     read,
     submission_of,
     tries_of,
     unreadable,
 )
 from fray_ray._reading import UNREADABLE, checked, number_in, waiting_replicas
+from fray_ray._sweep_entry import count_of_members, member_in, unstarted_in
 
 EntryOf = Callable[[str], JobEntry | None]
 """Returns the entry of a submission; None where there is none."""
@@ -56,6 +53,17 @@ class FoundJob:
 
 def find(entry_of: EntryOf, job_id: str) -> FoundJob | None:
     """Return a job; None where there is no such job."""
+    started = find_started(entry_of, job_id)
+    sweep_id = JobId(job_id).sweep
+    if started is not None or sweep_id is None:
+        return started
+    sweep = find_started(entry_of, sweep_id)
+    info = None if sweep is None else unstarted_member(sweep, number_in(JobId(job_id).leaf, sys.maxsize))
+    return None if info is None or sweep is None else FoundJob(info, (), sweep.entry)
+
+
+def find_started(entry_of: EntryOf, job_id: str) -> FoundJob | None:
+    """Return a job that has an entry of its own; None where there is none."""
     runs: list[str] = []
     entry = info = None
     while True:
@@ -68,12 +76,7 @@ def find(entry_of: EntryOf, job_id: str) -> FoundJob | None:
         info = read(entry)
         if info is None or not info.finished or info.status is JobStatus.SUCCEEDED:
             break  # it is not run again
-    if entry is not None:
-        return None if info is None else FoundJob(info, tuple(runs), entry)
-    sweep_id = JobId(job_id).sweep
-    sweep = None if sweep_id is None else find(entry_of, sweep_id)
-    info = None if sweep is None else unstarted_member(sweep, number_in(JobId(job_id).leaf, sys.maxsize))
-    return None if info is None or sweep is None else FoundJob(info, (), sweep.entry)
+    return None if entry is None or info is None else FoundJob(info, tuple(runs), entry)
 
 
 def jobs_in(entries: Iterable[JobEntry]) -> list[tuple[JobInfo, JobEntry]]:
@@ -93,34 +96,35 @@ def latest(entries: Iterable[JobEntry]) -> dict[JobId, tuple[JobInfo, JobEntry]]
 
 def members_of(sweep: FoundJob) -> int:
     """Return how many members a sweep has."""
-    return len(members_in(sweep.entry))
+    return count_of_members(sweep.entry.metadata)
 
 
 def unstarted_member(sweep: FoundJob, position: int) -> JobInfo | None:
     """Return the state of a member that has no entry of its own; None where the sweep has no such member."""
-    members = members_in(sweep.entry)
-    if not sweep.info.is_sweep or position >= len(members):
+    if not sweep.info.is_sweep or position >= members_of(sweep):
         return None
     job_id = JobId(f"{sweep.info.job_id}/{position}")
     try:
-        return _unstarted(sweep, job_id, position, members[position])
+        return _unstarted(sweep, job_id, position)
     except UNREADABLE as error:
         return unreadable(job_id, PENDING, error)
 
 
-def _unstarted(sweep: FoundJob, job_id: JobId, position: int, about: Mapping[str, Any]) -> JobInfo:
+def _unstarted(sweep: FoundJob, job_id: JobId, position: int) -> JobInfo:
+    metadata = sweep.entry.metadata
+    about = member_in(metadata, position)
     info = JobInfo(
         job_id=job_id,
-        name=about["name"],
+        name=str(job_id) if about is None else about["name"],
         status=JobStatus.PENDING,
-        tasks=waiting_replicas(about["replicas"]),
+        tasks=() if about is None else waiting_replicas(about["replicas"]),
         pending_reason=TURN,
         submitted_at=sweep.info.submitted_at,
-        labels=about["labels"],
-        after=tuple(about["after"]),
+        labels={} if about is None else about["labels"],
+        after=() if about is None else tuple(about["after"]),
         user=sweep.info.user,
     )
-    ended = json.loads(sweep.entry.metadata.get(UNSTARTED, "{}")).get(str(position))
+    ended = unstarted_in(metadata, position)
     if ended is None and sweep.info.finished:  # nobody is left to start it
         stopped = sweep.info.status is JobStatus.STOPPED
         ended = {"status": "stopped" if stopped else "failed", "reason": "stopped" if stopped else "lost"}

@@ -5,21 +5,18 @@ latest of the earlier attempts; `_attempts_file` has the others. Long messages a
 whole of them.
 """
 
-import base64
-import json
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from fray.cluster import ExitReason, JobStatus, TaskStatus
+from fray_ray._entry_text import from_text, to_text
 from fray_ray._reading import MOST_REPLICAS, check_values
 
 EARLIER_IN_ENTRY = 64
 """How many earlier attempts, of all replicas together, an entry holds."""
 _LONGEST = 64 * 1024  # characters of messages, of all replicas together
 _SHORTEST = 400  # characters that each message may have however many there are
-_LARGEST = 128 * 1024 * 1024  # bytes of JSON; the most replicas that are read have half of it
 _KINDS = {
     "replica": int,
     "attempt": int,
@@ -36,7 +33,7 @@ _COLUMNS = tuple(each.name for each in fields(TaskStatus) if each.name != "previ
 def pack(tasks: Sequence[TaskStatus]) -> str:
     """Return replicas as text for an entry."""
     data = {"tasks": _rows(tasks), "earlier": _rows(_latest_of_earlier(tasks))}
-    return base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode())).decode()
+    return to_text(data)
 
 
 def shortened(message: str | None, most: int = _LONGEST) -> str | None:
@@ -54,7 +51,7 @@ class PackedTasks:
     """
 
     def __init__(self, text: str) -> None:
-        data = json.loads(_decompressed(base64.b64decode(text, validate=True)))
+        data = from_text(text)
         self._tasks, self._earlier = _Columns(data["tasks"]), _Columns(data["earlier"])
 
     def unpacked(self) -> tuple[TaskStatus, ...]:
@@ -65,17 +62,6 @@ class PackedTasks:
         return tuple(
             TaskStatus(**row, previous=tuple(earlier.get(row["replica"], ()))) for row in self._tasks.rows()
         )
-
-
-def _decompressed(data: bytes) -> bytes:
-    unpacking = zlib.decompressobj()
-    try:
-        found = unpacking.decompress(data, _LARGEST)
-    except zlib.error as error:
-        raise ValueError(f"the packed replicas are damaged: {error}") from error
-    if not unpacking.eof:
-        raise ValueError("the packed replicas are cut off, or larger than any of ours")
-    return found
 
 
 class _Columns:

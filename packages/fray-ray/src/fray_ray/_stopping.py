@@ -73,7 +73,15 @@ def await_settled(client: JobsClient, submission: str, grace: float, doubt: Call
 def stop_job(
     client: JobsClient, submission: str, grace: float, doubt: Callable[[], None] = lambda: None
 ) -> None:
-    """Stop a run of a job and return when nothing of it is left.
+    """Stop a run of a job and return when nothing of it is left; see `await_stopped`."""
+    client.upload(_job_kv.stop_name(submission), str(grace).encode())
+    await_stopped(client, submission, grace, doubt)
+
+
+def await_stopped(
+    client: JobsClient, submission: str, grace: float, doubt: Callable[[], None] = lambda: None
+) -> None:
+    """Return when nothing is left of a run of a job, whose scheduler has been requested to stop it.
 
     Args:
         doubt: Called where the scheduler does not seem to take notice.
@@ -81,7 +89,6 @@ def stop_job(
     Raises:
         ClusterUnavailableError: Neither the scheduler nor Ray has ended it.
     """
-    client.upload(_job_kv.stop_name(submission), str(grace).encode())
     deadline = time.monotonic() + grace + _MARGIN
     told = doubted = False
     for delay in poll_delays(longest=0.2):

@@ -30,16 +30,19 @@ def end_family(job_id: str, submission: str, grace: float) -> None:
     queued = [
         child for child, words in _job_kv.all_names().items() if child.startswith(below) and QUEUED in words
     ]
-    if queued or table_submissions(below):  # few jobs launch others
-        retrying(lambda: _stop_jobs_below(job_id, queued, grace), (ClusterUnavailableError,), _TRIES_FOR)
-    _end_detached_actors(submission)
-    _await_workers(submission)
+    _job_kv.request_stops(queued, grace)
+    try:
+        if queued or table_submissions(below):  # few jobs launch others
+            retrying(lambda: _stop_jobs_below(job_id, queued, grace), (ClusterUnavailableError,), _TRIES_FOR)
+    finally:  # also where no dashboard is left
+        _end_detached_actors(submission)
+        _await_workers(submission)
 
 
 def _stop_jobs_below(job_id: str, queued: list[str], grace: float) -> None:
     # Here alone: Ray's client of jobs takes half as long to import as Ray.
     from fray_ray._jobs_client import JobsClient
-    from fray_ray._stopping import stop_job
+    from fray_ray._stopping import await_stopped
 
     client = JobsClient(ray.get_runtime_context().gcs_address)
     known = [
@@ -49,11 +52,10 @@ def _stop_jobs_below(job_id: str, queued: list[str], grace: float) -> None:
     ]
     ended = {submission for info, submission in known if info.finished}
     running = ({submission for _, submission in known} | set(queued)) - ended
-    for child in running:  # all have their grace at the same time
-        _job_kv.keep(_job_kv.stop_name(child), str(grace).encode())
+    _job_kv.request_stops(running, grace)
     if running:
         with ThreadPoolExecutor(min(len(running), _AT_ONCE)) as pool:
-            list(pool.map(lambda child: stop_job(client, child, grace), running))
+            list(pool.map(lambda child: await_stopped(client, child, grace), running))
 
 
 def _drivers(submission: str) -> dict[str, bool]:

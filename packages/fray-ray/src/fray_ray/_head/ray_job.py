@@ -25,6 +25,7 @@ from fray_ray._ray_internals.kv import (
     write_table_entry,
 )
 from fray_ray._ray_internals.pins import pin_package
+from fray_ray._sweep_entry import for_ray
 
 _LOOK = 0.5  # seconds between looks at what Ray says of the job
 _GONE_AFTER = 3.0  # seconds without its process after which Ray is asked about it
@@ -134,7 +135,7 @@ class RayJob:
                 return
 
     def _post(self) -> None:
-        queued, metadata = self._queued, dict(self._queued.metadata)
+        queued, metadata = self._queued, for_ray(self._queued.metadata)
         client = self._dashboard.client()
         for last in (False, False, True):
             entry = table_entry(self._submission)
@@ -185,20 +186,22 @@ class RayJob:
         """Have the entry of a job that Ray never ran say how it ended, and wait for one that Ray runs.
 
         Args:
-            metadata: Goes into that entry in the same write: who reads that the job has ended wants to
-                know how.
+            metadata: Goes into the entry of one whose process never was there, in the same write: who reads
+                that the job has ended wants to know how.
         """
         if self._submitting is not None:
             await self._submitting
         self.show_waiting()
-        if self.submitted:
-            if self.link is None:
-                await self.begin()
+        if self.submitted and (self.link is not None or await self.begin() is None):
             return
         entry: dict[str, Any] | None = table_entry(self._submission)
-        if entry is not None:
-            entry["metadata"] = {**(entry.get("metadata") or {}), **(metadata or {})}
-            entry["metadata"].pop(WAITS, None)
+        if entry is None:
+            return
+        entry["metadata"] = {**self._queued.metadata, **(entry.get("metadata") or {}), **(metadata or {})}
+        entry["metadata"].pop(WAITS, None)
+        if self.submitted:  # Ray has ended it, and says how
+            write_table_entry(self._submission, entry)
+        else:
             settled = settled_table_entry(entry, _RAYS.get(status, "FAILED"), message or "")
             write_table_entry(self._submission, settled)
 

@@ -8,6 +8,7 @@ goes on with it.
 import asyncio
 import contextlib
 import json
+import math
 import pickle
 import time
 import traceback
@@ -20,7 +21,9 @@ from fray.backend import TURN, SweepOrder, sweep_info
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray import _entrypoints as entrypoints
 from fray_ray import _job_kv
+from fray_ray._entry_text import from_text, to_text
 from fray_ray._head.asides import aside, insist
+from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job import Shared
 from fray_ray._head.kept import brought, forget_run, forget_workspace, is_forgotten, keep_workspace
@@ -28,7 +31,6 @@ from fray_ray._head.predecessors import failure_of, state_of, unfinished
 from fray_ray._head.ray_job import RayJob, is_nobodys
 from fray_ray._job_table import (
     KEPT,
-    UNSTARTED,
     TableEntry,
     describe,
     is_waiting,
@@ -36,13 +38,13 @@ from fray_ray._job_table import (
     stored_entry,
     submission_of,
 )
-from fray_ray._jobs_client import JobsClient
-from fray_ray._lookup import FoundJob, find, settled
+from fray_ray._lookup import FoundJob, find_started, settled
 from fray_ray._plan import Plan, restored, withheld
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import table_entry
 from fray_ray._scheduler import GRACE_OF_LOST, RAYS_GRACE
-from fray_ray._stopping import stop_job
+from fray_ray._stopping import await_stopped
+from fray_ray._sweep_entry import UNSTARTED
 from fray_ray._sweep_plan import Member, SweepPlan
 
 _LOOK = 0.3  # seconds between two looks at what is going on
@@ -63,6 +65,7 @@ class Sweep:
         # The grace with which somebody wants it to end; under another scheduler, too.
         self._asked = None if asked is None else float(asked)
         self._wakes = asyncio.Event()
+        self._coordinator: Coordinator | None = None
 
     def attach(self, link: DriverLink) -> None:
         """The sweep's process has connected."""
@@ -86,6 +89,8 @@ class Sweep:
         return True
 
     def _stop(self, grace: float) -> None:
+        if self._coordinator is not None and self._asked is not None and grace < self._asked:
+            self._coordinator.hasten(grace)
         self._asked = grace
         self._wakes.set()
         _job_kv.keep(self._stopping, str(grace).encode())
@@ -99,14 +104,14 @@ class Sweep:
         problem = await self._ray_job.begin()
         if problem is not None and not self._taken_up:
             kept = await aside(_keep, self._submission, self._plan, self._queued)
-            await self._ray_job.settle(JobStatus.FAILED, problem, {KEPT: json.dumps(kept)})
+            await self._ray_job.settle(JobStatus.FAILED, problem, {KEPT: to_text(kept)})
             self._forget(JobStatus.FAILED)
             return
         if problem is not None and self._asked is None:  # Ray lost it while there was no scheduler
             self._stop(GRACE_OF_LOST)
         looking = asyncio.create_task(insist(self._look_for_loss))
         try:
-            coordinator = await aside(self._coordinator)
+            coordinator = self._coordinator = await aside(self._new_coordinator)
             info = None
             while info is None:
                 try:
@@ -135,8 +140,8 @@ class Sweep:
         for package in _job_kv.stopped_members(submission_of(self._plan.job_id)).values():
             _job_kv.delete(package)
 
-    def _coordinator(self) -> "Coordinator":
-        return Coordinator(self._submission, self._plan, self._queued, self._shared.dashboard.client())
+    def _new_coordinator(self) -> "Coordinator":
+        return Coordinator(self._submission, self._plan, self._queued, self._shared.dashboard)
 
     async def _rest(self) -> None:
         self._wakes.clear()
@@ -150,24 +155,26 @@ class Sweep:
 
 
 class Coordinator:
-    """Starts and stops the members of one sweep; a thread at a time."""
+    """Starts and stops the members of one sweep; but for `hasten`, a thread at a time."""
 
-    def __init__(self, submission: str, plan: SweepPlan, queued: QueuedJob, client: JobsClient) -> None:
+    def __init__(self, submission: str, plan: SweepPlan, queued: QueuedJob, dashboard: Dashboard) -> None:
         self._submission, self._plan, self._queued = submission, plan, queued
-        self._client = client
-        self._entry = TableEntry(submission)
+        self._dashboard = dashboard
+        self._entry = TableEntry(submission, queued.metadata)
         self._order = SweepOrder(len(plan.members), plan.after, plan.max_parallel)
         self._tries = [0] * len(plan.members)  # runs that each member has had
         self._infos = [_waiting(member) for member in plan.members]
         self._unstarted: dict[str, dict[str, str | None]] = {}
         self._settled_stops: list[str] = []  # requests to stop members that waited
         self._grace: float | None = None
+        self._ending: tuple[str, ...] = ()  # runs of members that are being stopped
+        self._shortest = math.inf  # grace that was requested for these
         own = stored_entry(submission)
         described = None if own is None else read(own)
         if described is None:
             raise RuntimeError(f"Ray's table has no sweep {submission}")
         self._described = replace(described, pending_reason=None)
-        self._ended_before = json.loads(own.metadata.get(UNSTARTED, "{}")) if own is not None else {}
+        self._ended_before = from_text(own.metadata.get(UNSTARTED, "{}")) if own is not None else {}
         self._written: JobInfo | None = None
         self._take_up()
 
@@ -262,8 +269,7 @@ class Coordinator:
 
     def _found(self, position: int) -> FoundJob | None:
         """Return the member's own job, where it has been started."""
-        found = find(stored_entry, f"{self._plan.job_id}/{position}")
-        return found if found is not None and found.runs else None
+        return find_started(stored_entry, f"{self._plan.job_id}/{position}")
 
     def _end(self, position: int, info: JobInfo) -> None:
         self._infos[position] = info
@@ -324,14 +330,21 @@ class Coordinator:
             if self._waits(position):
                 self._settle(position, JobStatus.STOPPED, ExitReason.STOPPED, None)
         self._write()
-        running = [
+        running = self._ending = tuple(
             submission_of(self._plan.members[position].plan.job_id, self._tries[position])
             for position in sorted(self._order.started)
-        ]
+        )
         if running:
+            self.hasten(grace)
+            client = self._dashboard.client()
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                list(pool.map(lambda submission: stop_job(self._client, submission, grace), running))
+                list(pool.map(lambda submission: await_stopped(client, submission, grace), running))
             self._look()
+
+    def hasten(self, grace: float) -> None:
+        """Have the members that are being stopped end within this grace, or a shorter one of before."""
+        self._shortest = min(grace, self._shortest)
+        _job_kv.request_stops(self._ending, self._shortest)
 
     # --- the entry ---
 

@@ -1,6 +1,5 @@
 """Launch a sweep: one Ray job; the scheduler starts its members as there is need for them."""
 
-import json
 import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,11 +9,12 @@ from fray.backend import as_members, checked_requests, sweep_name
 from fray.cluster import JobId, JobRequest, SweepId, launching
 from fray_ray import _entrypoints as entrypoints
 from fray_ray import _job_kv
-from fray_ray._job_table import MEMBERS, describe, submission_of
+from fray_ray._job_table import describe, submission_of
 from fray_ray._jobs_client import JobsClient
 from fray_ray._launcher.planning import Planner, about, check_supported, workspace_of
 from fray_ray._launcher.queueing import SchedulerClient
 from fray_ray._queued_job import QueuedJob
+from fray_ray._sweep_entry import described_members
 from fray_ray._sweep_plan import Member, SweepPlan
 
 
@@ -43,7 +43,9 @@ def submit_sweep(
         member = sweep_id.member(position)
         with launching(request, member) as variables:
             plan = planner.plan(request, member, variables)
-        members.append(Member(plan, about(request)))
+        shown = about(request)
+        describe(member, plan.name, plan.replicas, shown)  # refuses what Ray would not take when it begins
+        members.append(Member(plan, shown))
     submission = submission_of(sweep_id)
     after = {position: tuple(each.after) for position, each in enumerate(asked) if each.after}
     data = pickle.dumps(SweepPlan(str(sweep_id), tuple(members), after, max_parallel))
@@ -53,7 +55,7 @@ def submit_sweep(
             f"takes less than {_job_kv.LIMIT >> 20} MiB; read large data in the jobs, where it lies"
         )
     metadata = describe(sweep_id, called, 0, _common(members, asked), key=key)
-    metadata[MEMBERS] = json.dumps([_shown(member) for member in members])
+    metadata |= described_members([_shown(member) for member in members])
     with planner.runtime_env(asked[0]) as runtime_env:
         uploaded = client.with_workspace(runtime_env)
     command = entrypoints.driver(submission, here=not planner.remote, name=called)
