@@ -21,7 +21,7 @@ from fray.testing.gates import until
 from fray_ray._head.descendants import end_family
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
-from fray_ray._head.kept import forget_orphans
+from fray_ray._head.kept import forget_oldest, forget_orphans
 from fray_ray._head.lost_nodes import LostNodes
 from fray_ray._head.nodes import gone_of, watch_draining
 from fray_ray._head.record import JobRecord
@@ -277,6 +277,23 @@ def test_a_launch_that_is_on_its_way_keeps_its_plan(head: HeadInMemory) -> None:
     head.put("fray-half-1.queued", b"")
     assert forget_orphans(seen) == set()
     assert "fray-half-1.plan" in head.packages
+
+
+def test_of_what_ended_jobs_keep_the_oldest_is_forgotten_beyond_a_bound(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fray_ray._head.kept._MOST_OF_ALL", 250)
+    for number, status in enumerate(["RUNNING", "FAILED", "STOPPED", "FAILED"]):
+        head.put(f"fray-job-{number}.plan", b"p" * 60)
+        head.put(f"fray-job-{number}.workspace.zip", b"w" * 40)
+        entry = {"status": status, "end_time": 1_000 * (5 - number), "metadata": {"fray.kept": "{}"}}
+        head.add_entry(f"job-{number}", entry)
+    sizes = forget_oldest({})
+    assert sizes == {"job-0": 100, "job-1": 100}, "those that ended first are forgotten"
+    assert {name.partition(".")[0] for name in head.packages} == {"fray-job-0", "fray-job-1"}
+    kept = [(head.entry(f"job-{number}") or {})["metadata"]["fray.kept"] for number in range(4)]
+    assert kept == ["{}", "{}", "null", "null"]
+    assert forget_oldest(sizes) == sizes
 
 
 def test_the_jobs_below_a_job_end_although_the_dashboard_is_away_for_a_moment(

@@ -1,5 +1,6 @@
 """What stays of a job that did not succeed, so that it can be run again: its plan, and its workspace."""
 
+import math
 import pickle
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -9,11 +10,12 @@ from typing import Any
 from fray.cluster import JobId, TaskStatus
 from fray_ray import _job_kv
 from fray_ray._head.outliving import end_leftovers
-from fray_ray._job_table import read, stored_entry, submission_of
+from fray_ray._job_table import KEPT, TERMINAL, JobEntry, read, stored_entry, submission_of
 from fray_ray._plan import Plan, restored, withheld
-from fray_ray._ray_internals.kv import table_entry
+from fray_ray._ray_internals.kv import table_entry, write_table_entry
 
 _MOST = 16 * 2**20  # bytes of the head's memory that a job which has ended keeps
+_MOST_OF_ALL = 512 * 2**20  # bytes of it that all of them keep
 _GCS = "gcs://"
 _GRACE = 5.0  # seconds for replicas of a run that was lost
 
@@ -126,6 +128,51 @@ def forget_orphans(before: Collection[str]) -> set[str]:
     for submission in orphans.intersection(before):
         _job_kv.delete_all(submission)
     return orphans
+
+
+def forget_oldest(known: Mapping[str, int]) -> dict[str, int]:
+    """Keep within a bound what jobs that have ended keep: the oldest of them cannot be run again.
+
+    Args:
+        known: What this returned the last time.
+
+    Returns:
+        Bytes by submission.
+    """
+    sizes: dict[str, int] = {}
+    for submission, words in _job_kv.all_names().items():
+        if "plan" in words and _job_kv.QUEUED not in words:
+            names = (_job_kv.package_name(submission, word) for word in words)
+            sizes[submission] = known.get(submission) or sum(
+                len(_job_kv.fetch(name) or b"") for name in names
+            )
+    excess = sum(sizes.values()) - _MOST_OF_ALL
+    if excess > 0:
+        for submission in sorted(sizes, key=_ended_at):
+            if excess > 0 and _forget_kept(submission):
+                excess -= sizes.pop(submission)
+    return sizes
+
+
+def _size(submission: str, words: Iterable[str]) -> int:
+    names = (_job_kv.package_name(submission, word) for word in words)
+    return sum(len(_job_kv.fetch(name) or b"") for name in names)
+
+
+def _ended_at(submission: str) -> float:
+    entry = table_entry(submission) or {}
+    return JobEntry.of(entry).end_time or math.inf
+
+
+def _forget_kept(submission: str) -> bool:
+    """Keep nothing of a job; whether it has ended, and its entry says so."""
+    entry = table_entry(submission)
+    if entry is None or JobEntry.of(entry).status not in TERMINAL:
+        return False
+    entry["metadata"] = {**(entry.get("metadata") or {}), KEPT: "null"}
+    write_table_entry(submission, entry)
+    _job_kv.delete_all(submission)
+    return True
 
 
 def forget_run(first: str) -> None:

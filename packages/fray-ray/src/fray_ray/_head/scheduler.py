@@ -22,7 +22,7 @@ from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink, serve_links
 from fray_ray._head.job import ScheduledJob, Shared, is_request
 from fray_ray._head.job_metrics import shared_gauges
-from fray_ray._head.kept import PlanError, forget_orphans, plan_again
+from fray_ray._head.kept import PlanError, forget_oldest, forget_orphans, plan_again
 from fray_ray._head.nodes import watch_draining
 from fray_ray._head.outliving import remove_abandoned_groups, remove_groups_of
 from fray_ray._head.record import JobRecord, unpacked
@@ -104,7 +104,7 @@ class Scheduler:
                     self._shared.queue.run(),
                     watch_draining(self._jobs.values, _LOOK_FOR_NOTICES),
                     self._read_requests(),
-                    self._forget_orphans(),
+                    self._forget_now_and_then(),
                 )
             ]
             ready()
@@ -275,12 +275,14 @@ class Scheduler:
         finally:
             self._jobs.pop(submission, None)
 
-    async def _forget_orphans(self) -> None:
+    async def _forget_now_and_then(self) -> None:
         seen: set[str] = set()
+        sizes: dict[str, int] = {}
         while True:
             await asyncio.sleep(_LAUNCHED_WITHIN)
             with contextlib.suppress(Exception):  # the head is away for a moment
                 seen = await aside(forget_orphans, seen)
+                sizes = await aside(forget_oldest, sizes)
 
 
 def _deliver(job: ScheduledJob | Sweep, word: str, data: bytes) -> bool:
