@@ -1,10 +1,11 @@
 """Whatever ends a gang, and whenever: no placement group, no actor, no process of it is left."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -79,23 +80,54 @@ def test_a_gang_whose_job_has_no_process_any_more_leaves_nothing(gangs: RayClust
     until(lambda: not left_in_ray(), "nothing is left")
 
 
+@contextlib.contextmanager
+def program_on_a_pod(
+    slices: LocalRayCluster, hosts: Hosts, output: Path, kind: str
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A program that runs the hosts on a pod, and ends with the block; `calls` says that it is about to."""
+    code = (
+        "import ray; from fray_ray import run_on_pod; from gang_hosts import host; from pathlib import Path\n"
+        f"ray.init({slices.address!r}, log_to_driver=False)\n"
+        f"folder = Path({os.fspath(hosts.folder)!r}); (folder / 'calls').touch()\n"
+        f"run_on_pod(lambda: host(folder), {kind!r})\n"
+    )
+    helpers = os.fspath(Path(__file__).parent / "helpers")
+    path = os.pathsep.join(filter(None, [helpers, os.environ.get("PYTHONPATH")]))
+    environ = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-c", code]
+    with (
+        output.open("w") as file,
+        subprocess.Popen(command, env=environ, stdout=file, stderr=file) as program,
+    ):
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
 def test_a_program_that_goes_away_takes_its_pod_with_it(
     gangs: RayCluster, slices: LocalRayCluster, hosts: Hosts, tmp_path: Path, how: signal.Signals
 ) -> None:
-    code = (
-        "import ray; from fray_ray import run_on_pod; from gang_hosts import host; from pathlib import Path\n"
-        f"ray.init({slices.address!r}, log_to_driver=False)\n"
-        f"run_on_pod(lambda: host(Path({os.fspath(hosts.folder)!r})), 'v4-16')\n"
-    )
-    helpers = os.fspath(Path(__file__).parent / "helpers")
-    environ = {**os.environ, "PYTHONPATH": helpers}
-    with (tmp_path / "output").open("w") as output:
-        program = subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=output, stderr=output)
-    hosts.await_up(2)
-    program.send_signal(how)
-    program.wait(60)
+    with program_on_a_pod(slices, hosts, tmp_path / "output", "v4-16") as program:
+        hosts.await_up(2)
+        program.send_signal(how)
+        program.wait(60)
     until(lambda: not hosts.living(), "no host runs")
+    until(lambda: not left_in_ray(), "nothing is left")
+
+
+def test_a_pod_that_no_slice_can_be_says_what_it_waits_for_and_leaves_nothing(
+    gangs: RayCluster, slices: LocalRayCluster, hosts: Hosts, tmp_path: Path
+) -> None:
+    output = tmp_path / "output"
+    words = "waiting for 1 x v6e-16", "the cluster has 0, 0 free; its slices: 2 x v4-16, 1 x v4-8"
+    with program_on_a_pod(slices, hosts, output, "v6e-16") as program:
+        until((hosts.folder / "calls").exists, "it calls run_on_pod")
+        until(lambda: all(each in output.read_text() for each in words), "it says what it waits for", 20.0)
+        program.send_signal(signal.SIGINT)
+        program.wait(60)
+    assert not hosts.pids()
     until(lambda: not left_in_ray(), "nothing is left")
 
 

@@ -1,6 +1,7 @@
 """Functions on TPU slices, for code that is inside a Ray job: no job of its own, the same gang."""
 
 import asyncio
+import logging
 import os
 import pickle
 import secrets
@@ -27,6 +28,7 @@ from fray_ray._plan import Plan, hosts_of, labels_of, unit_counts
 from fray_ray._ray_internals.environment import JOB_CONFIG
 
 T = TypeVar("T")
+_log = logging.getLogger("fray.ray")
 # What makes the hosts part of the job that the caller is part of.
 _OF_THE_JOB = (
     "FRAY_JOB_ID",
@@ -38,6 +40,7 @@ _OF_THE_JOB = (
 )
 _RETURNED, _RAISED = map(pickle.dumps, ("returned", "raised"))  # what is before what a host has to say
 _LOOK = 0.2  # seconds
+_SAYS_EVERY = 3.0  # seconds between looks at what it waits for; a gang that finds room at once logs nothing
 _GRACE = 10.0  # seconds from SIGTERM to SIGKILL where the caller goes away
 
 
@@ -54,7 +57,8 @@ def run_on_pod(
 ) -> list[T]:
     """Run a function once on every host of TPU slices, each in a fresh process; return what each returned.
 
-    Blocks until all have; the results are in the order of `FRAY_REPLICA_ID`. The hosts start together;
+    Blocks until all have; the results are in the order of `FRAY_REPLICA_ID`. While it waits for slices, the
+    logger `fray.ray` has a warning that says for which, and what the cluster has. The hosts start together;
     when one fails or is lost all are stopped and start again while the retries last. Nothing of it is
     left when this returns, is interrupted, or the driver that called it dies. Where a task or an actor
     called it and its worker is killed, Ray holds the slices until the job ends.
@@ -131,7 +135,8 @@ class _Gang(threading.Thread):
         board = JobBoard(self._plan, JobRecord(machine=new_machine(self._plan)), listed=False)
         self._job = JobRun(self._plan, board, queue, Stdout())
         watching = watch_draining(lambda: [self._job], _LOOK)
-        looking = [asyncio.create_task(each) for each in (queue.run(), watching)]
+        saying = _say_what_it_waits_for(self._plan.name, board)
+        looking = [asyncio.create_task(each) for each in (queue.run(), watching, saying)]
         try:
             await self._job.run()
         finally:
@@ -144,6 +149,17 @@ class _Gang(threading.Thread):
         """End it."""
         if self._loop is not None and self._job is not None:
             self._loop.call_soon_threadsafe(self._job.request, StopRequested(grace))
+
+
+async def _say_what_it_waits_for(name: str, board: JobBoard) -> None:
+    """Log what a gang waits for, whenever that has changed: it is in no table that shows it."""
+    said = None
+    while True:
+        await asyncio.sleep(_SAYS_EVERY)
+        reason = board.info.pending_reason
+        if reason is not None and reason != said:
+            _log.warning("run_on_pod of %s: %s", name, reason)
+        said = reason
 
 
 def _returned(host: int, result: bytes | None) -> Any:
