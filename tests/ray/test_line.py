@@ -1,13 +1,17 @@
 """The order among jobs that wait for room, by models; nothing here needs a cluster."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from random import Random
+from typing import Any
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fray_ray._head import reservation_queue
 from fray_ray._head.line import BundleTicket, SliceTicket, Turn, bundle_turns, slice_turns
 
 KIND = "v4-16"
@@ -103,6 +107,48 @@ def test_gangs_start_in_order_and_no_slice_is_idle_that_is_not_kept_for_the_firs
     assert not [each for each in waiting.values() if min(each.choices) <= total], "somebody waits for ever"
     for earlier, later in pairwise(started):
         assert earlier.since <= later.since, "somebody was overtaken"
+
+
+class TwoSlices:
+    """The reservation of a gang that wants two of the slices that are free."""
+
+    def __init__(self, free: list[str], held: str) -> None:
+        self.free, self.held = free, [held]
+
+    def placed(self, tables: Mapping[str, Mapping[str, Any]]) -> int:
+        return len(self.held)
+
+    def take(self) -> None:
+        while self.free and len(self.held) < 2:
+            self.held.append(self.free.pop())
+
+    def close(self) -> None:
+        self.free += self.held
+        self.held.clear()
+
+
+@given(random=st.randoms(use_true_random=False))
+def test_two_gangs_of_two_lines_that_hold_a_slice_each_both_start_within_minutes(random: Random) -> None:
+    """Each waits for the slice that the other holds; a look at a time, in which one may give its own back."""
+    queue: Any = reservation_queue
+    free: list[str] = []
+    gangs = [TwoSlices(free, held) for held in ("slice-a", "slice-b")]
+    jobs = [queue._WaitingJob(plan=None, reservation=gang, say=None, placed=None) for gang in gangs]
+    started: list[float] = []
+    with mock.patch.object(queue, "random", random):
+        for now in (1000.0 + tenths / 10 for tenths in range(3000)):
+            for job in jobs:
+                queue.ReservationQueue._let_go_in_time(job, {}, now)
+            assert now >= 1060.0 or not free, "a gang may hold a part for a minute"
+            for job in jobs:
+                if not job.paused:
+                    job.reservation.take()
+            for job in [job for job in jobs if len(job.reservation.held) == 2]:
+                started.append(now)
+                jobs.remove(job)
+                job.reservation.close()  # it has ended at once
+    assert not jobs, "two gangs wait for each other for ever"
+    assert started[0] < 1126.0
 
 
 Amounts = dict[str, float]
