@@ -243,7 +243,7 @@ def test_a_job_that_finds_no_room_says_what_is_missing_and_fails_after_its_time(
     patient = RayCluster(ray_cluster.address)
     request = JobRequest("large", Entrypoint.from_binary("true"), resources=ResourceConfig(cpu=500))
     waiting = patient.launch(request)
-    until(lambda: "500" in (patient.poll(waiting).pending_reason or ""), "the reason is shown")
+    until(lambda: "500" in (patient.poll(waiting).pending_reason or ""), "the reason is shown", 20.0)
     info = patient.poll(waiting)
     assert info.status is JobStatus.PENDING
     assert "CPU" in str(info.pending_reason)
