@@ -192,48 +192,64 @@ def test_a_job_whose_places_ray_refuses_fails_with_its_exception(
 def test_a_replica_that_ends_because_its_node_is_drained_was_preempted(
     ray_cluster: LocalRayCluster, tmp_path: Path
 ) -> None:
-    def end_when_told(started: Gate, told: Gate) -> None:
+    def end_when_told(started: list[Gate], told: Gate, noticed: Gate) -> None:
+        import os
         import signal
         import sys
+
+        from fray.job import preemption_notice
 
         def leave(*_: object) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # else one may end it while it exits
             sys.exit(3)
 
-        if started.is_open():  # the second attempt
+        rank = int(os.environ["FRAY_REPLICA_ID"])
+        if started[rank].is_open():  # the second attempt
             return
-        signal.signal(signal.SIGTERM, leave)  # which the notice sends, where it is first
-        started.open()
-        told.wait()
+        if rank == 0:  # it knows from elsewhere
+            signal.signal(signal.SIGTERM, leave)  # which the notice sends, where it is first
+            started[rank].open()
+            told.wait()
+        else:
+            notice = preemption_notice()
+            started[rank].open()
+            assert notice.wait(200)
+            assert notice.is_set()
+            assert 0.0 < (notice.seconds_left or 0.0) < 60.0
+            noticed.open()
         leave()
 
     first = ray_cluster.add_node(num_cpus=1, memory=64 * 2**30)
-    started, told = Gate(tmp_path / "started"), Gate(tmp_path / "told")
+    started = [Gate(tmp_path / f"started-{rank}") for rank in (0, 1)]
+    told, noticed = Gate(tmp_path / "told"), Gate(tmp_path / "noticed")
     cluster = RayCluster(ray_cluster.address)
     request = JobRequest(
         "drained",
-        Entrypoint.from_callable(end_when_told, [started, told]),
-        resources=ResourceConfig(cpu=1, ram="32g"),
-        max_retries_preemption=1,
+        Entrypoint.from_callable(end_when_told, [started, told, noticed]),
+        resources=ResourceConfig(cpu=0.5, ram="32g", replicas=2),
+        max_retries_preemption=2,
     )
     job_id = cluster.launch(request)
-    started.wait()
+    for gate in started:
+        gate.wait()
     ray_cluster.drain_node(first)
     told.open()
+    noticed.wait()
 
     def preempted() -> bool:
         info = cluster.poll(job_id)
         assert not info.finished, info
-        return info.tasks[0].reason is ExitReason.PREEMPTED
+        return [task.reason for task in info.tasks] == [ExitReason.PREEMPTED] * 2
 
-    until(preempted, "it reads preempted")
+    until(preempted, "both read preempted")
     second = ray_cluster.add_node(num_cpus=1, memory=64 * 2**30)
     ray_cluster.kill_node(first)
     info = cluster.wait(job_id, timeout=200)
-    (task,) = info.tasks
-    assert (info.status, task.attempt) == (JobStatus.SUCCEEDED, 2), info.error_message
-    (earlier,) = task.previous
-    assert (earlier.reason, earlier.exit_code) == (ExitReason.PREEMPTED, 3), earlier.error_message
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    assert [task.attempt for task in info.tasks] == [2, 2]
+    for task in info.tasks:
+        (earlier,) = task.previous
+        assert (earlier.reason, earlier.exit_code) == (ExitReason.PREEMPTED, 3), earlier.error_message
     ray_cluster.kill_node(second)
 
 
