@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from gang_hosts import left_in_ray
-from head_store import package, stored
+from head_store import entries_with, package, stored
 from job_processes import alive, kill, paused, scheduler, shell_of, supervisor_of
 from ray.job_submission import JobSubmissionClient
 
@@ -98,9 +98,13 @@ def test_all_that_a_job_started_ends_when_rays_supervisor_of_it_is_killed(
     def child_runs() -> bool:
         return [each.status for each in joined_cluster.list_jobs(parent=job_id)] == [JobStatus.RUNNING]
 
-    job_id = joined_cluster.launch(JobRequest("hopeless", Entrypoint.from_callable(start_others)))
+    secret = "7e21-of-a-lost-job"
+    environment = create_environment(env_vars={"SERVICE_API_KEY": secret})
+    entrypoint = Entrypoint.from_callable(start_others)
+    job_id = joined_cluster.launch(JobRequest("hopeless", entrypoint, environment=environment))
     until(noted.exists, "its actor runs", 200)
     until(child_runs, "the child runs", 200)
+    assert entries_with(secret), "its tasks find the variable"
     supervisor, shell = supervisor_of(job_id), shell_of(job_id)
     kill(supervisor)
     info = joined_cluster.wait(job_id, timeout=120)
@@ -113,6 +117,7 @@ def test_all_that_a_job_started_ends_when_rays_supervisor_of_it_is_killed(
     until(lambda: not left_in_ray(), "no actor and no room of them is left")
     kept = [package(ray_cluster, job_id, "plan")]  # for a retry
     until(lambda: stored(ray_cluster, job_id) == kept, "nor anything else that the head kept for it")
+    assert not entries_with(secret)
 
 
 def test_a_job_whose_driver_has_not_ended_yet_is_not_removed_nor_its_parent_pruned(

@@ -73,6 +73,10 @@ ATTRIBUTES: dict[str, tuple[set[str], str]] = {
         {"_fdatasync", "_opened", "_store"},
         "a full disk; a lock at a fork",
     ),
+    "tests/ray/helpers/head_store.py": (
+        {"_internal_kv_get", "_internal_kv_list"},
+        "Ray's: all that the head's store holds",
+    ),
     "tests/ray/test_line.py": ({"_let_go_in_time"}, "two minutes of waiting, on a clock of its own"),
     "tests/ray/test_requests.py": ({"_gpu_name_to_accelerator_type"}, "Ray's own, which ours has to equal"),
 }

@@ -1,9 +1,14 @@
 """What the head's memory holds of jobs."""
 
+from typing import Any
+
+import ray.experimental.internal_kv
 import requests
 
 from fray_ray.testing import LocalRayCluster
 
+kv: Any = ray.experimental.internal_kv
+_NAMESPACES = None, b"job", b"fun"  # of packages, of Ray's job table, of functions and classes
 _KINDS = ("plan", "state", "queued", "environ", "secrets", "workspace.zip", "stop", "stopping", "forget")
 
 
@@ -17,3 +22,10 @@ def stored(cluster: LocalRayCluster, job_id: str) -> list[str]:
     runs = (f"{job_id}{again}" for again in ("", "-r2", "-r3"))
     urls = [package(cluster, run, kind) for run in runs for kind in _KINDS]
     return [url for url in urls if requests.get(url, timeout=30).status_code == requests.codes.ok]
+
+
+def entries_with(word: str) -> set[str]:
+    """The keys of the head's store, which this process has joined, whose values hold a word."""
+    keys = kv._internal_kv_list("")
+    stored = ((key, kv._internal_kv_get(key, namespace=space)) for key in keys for space in _NAMESPACES)
+    return {key.decode() for key, value in stored if word.encode() in (value or b"")}
