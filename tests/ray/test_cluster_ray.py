@@ -286,6 +286,17 @@ def test_packages_are_installed_for_a_job_and_its_tasks(cluster: RayCluster, tmp
     assert list(cluster.monitor(info.job_id)) == ["installed_for_a_test installed_for_a_test"]
 
 
+def test_a_package_that_does_not_exist_is_named_in_the_first_line_of_the_error(cluster: RayCluster) -> None:
+    name = "fray-no-such-package"
+    environment = create_environment(pip_packages=[f"{name}==0+none"])  # no index takes a local version
+    info = run(cluster, Entrypoint.from_binary("true"), environment=environment)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.COULD_NOT_START)
+    first, *others = (info.error_message or "").splitlines()
+    assert "its environment could not be built: " in first, info.error_message
+    assert name in first, info.error_message
+    assert others, "the output of what was to install it"
+
+
 def wheel(folder: Path, name: str) -> Path:
     """Make a wheel with one module, which needs nothing to be installed."""
     path = folder / f"{name}-1.0-py3-none-any.whl"
