@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRayCluster]:
 
 
 def waiting(folder: Path) -> Entrypoint:
-    """A program that notes its process, and ends well when the test lets it."""
+    """A program that notes its process and replica, and ends well when the test lets it."""
     script = (
-        'echo $$ > "$0/draft"; mv "$0/draft" "$0/up"; while [ ! -e "$0/go" ]; do sleep 0.05; done; echo done'
+        'r=$FRAY_REPLICA_ID; echo $$ > "$0/draft-$r"; mv "$0/draft-$r" "$0/up-$r"; '
+        'while [ ! -e "$0/go" ]; do sleep 0.05; done; echo done'
     )
     return Entrypoint.from_binary("sh", ["-c", script, os.fspath(folder)])
 
@@ -66,18 +68,46 @@ def ray_has_failed_one() -> bool:
     return any("actor failed to start within" in path.read_text(errors="replace") for path in logs)
 
 
-def test_a_job_runs_on_and_ends_well_when_the_gcs_is_killed(kept: LocalRayCluster, tmp_path: Path) -> None:
+def test_jobs_run_on_and_end_well_when_the_gcs_is_killed(kept: LocalRayCluster, tmp_path: Path) -> None:
     cluster = RayCluster(kept.address)
-    job_id = cluster.launch(JobRequest("lasting", waiting(tmp_path)))
-    until((tmp_path / "up").exists, "it runs", 200)
+    lasting, gang, member = (tmp_path / name for name in ("lasting", "gang", "member"))
+    for folder in (lasting, gang, member):
+        folder.mkdir()
+    quarter, half = (ResourceConfig(cpu=cpu, ram="64m") for cpu in (0.25, 0.5))
+    pair = replace(quarter, replicas=2)
+    job_id = cluster.launch(JobRequest("lasting", waiting(lasting), resources=half))
+    gang_id = cluster.launch(JobRequest("gang", waiting(gang), resources=pair, gang=True))
+    members = [JobRequest("member", waiting(member), resources=quarter)] * 2
+    sweep = cluster.launch_many(members, max_parallel=1)
+    paths = [lasting / "up-0", gang / "up-0", gang / "up-1", member / "up-0"]
+    for path in paths:
+        until(path.exists, f"{path.parent.name} runs", 200)
+    programs = [int(path.read_text()) for path in paths]
+    large = JobRequest("large", Entrypoint.from_binary("true"), resources=ResourceConfig(cpu=2, ram="64m"))
+    waits = cluster.launch(large)
+    until(lambda: "waiting for room" in (cluster.poll(waits).pending_reason or ""), "it waits")
     kept.restart_gcs()
     until(lambda: answers(cluster), "the dashboard has found the GCS again", 200)
-    assert cluster.poll(job_id).status is JobStatus.RUNNING
-    assert running(int((tmp_path / "up").read_text()))
-    (tmp_path / "go").touch()
+    assert [cluster.poll(each).status for each in (job_id, gang_id, sweep.member(0))] == [
+        JobStatus.RUNNING
+    ] * 3
+    assert [cluster.poll(each).status for each in (waits, sweep.member(1))] == [JobStatus.PENDING] * 2
+    assert all(map(running, programs))
+    (lasting / "go").touch()
     info = cluster.wait(job_id, timeout=200)
     assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 1), info.error_message
     assert list(cluster.monitor(job_id)) == ["done"]
+    (gang / "go").touch()
+    info = cluster.wait(gang_id, timeout=200)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    assert [task.attempt for task in info.tasks] == [1, 1]
+    assert cluster.poll(sweep.member(1)).status is JobStatus.PENDING
+    (member / "go").touch()
+    info = cluster.wait(sweep, timeout=200)
+    assert info.progress == {"succeeded": 2}, info.error_message
+    assert [cluster.poll(sweep.member(number)).tasks[0].attempt for number in (0, 1)] == [1, 1]
+    info = cluster.wait(waits, timeout=200)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
     later = cluster.launch(JobRequest("later", Entrypoint.from_binary("true")))
     assert cluster.wait(later, timeout=200).status is JobStatus.SUCCEEDED
 
@@ -89,8 +119,8 @@ def test_jobs_are_known_and_can_be_run_again_when_the_head_is_killed(
     ended = cluster.launch(JobRequest("ended", Entrypoint.from_binary("true")))
     cluster.wait(ended, timeout=200, raise_on_failure=True)
     job_id = cluster.launch(JobRequest("lost", waiting(tmp_path)))
-    until((tmp_path / "up").exists, "it runs", 200)
-    program = int((tmp_path / "up").read_text())
+    until((tmp_path / "up-0").exists, "it runs", 200)
+    program = int((tmp_path / "up-0").read_text())
     large = JobRequest("large", Entrypoint.from_binary("true"), resources=ResourceConfig(cpu=60))
     waits = cluster.launch(large)
     until(lambda: "60" in (cluster.poll(waits).pending_reason or ""), "it waits")
