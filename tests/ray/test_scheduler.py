@@ -110,6 +110,9 @@ def test_a_job_goes_on_when_its_own_process_is_killed(joined_cluster: RayCluster
     job_id = joined_cluster.launch(JobRequest("lasting", counting(tmp_path)))
     pid = pid_of(tmp_path, 0)
     before = process_of(job_id)
+    about = dict(line.split(":\t") for line in Path(f"/proc/{before}/status").read_text().splitlines())
+    assert about["Threads"] == "1"
+    assert int(about["VmRSS"].removesuffix(" kB")) < 16 * 1024, "it is small: it imports almost nothing"
     kill(before)
     after = process_of(job_id, but=before)
     assert alive(pid)
