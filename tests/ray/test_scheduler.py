@@ -142,6 +142,13 @@ def test_a_replica_that_fails_while_there_is_no_scheduler_has_its_retry(
     assert "its last lines:\n  line" in (info.error_message or "")
 
 
+def asked_of_ray() -> dict[str, list[float]]:
+    """The CPUs of each replica for which jobs wait, by job, as Ray and its autoscaler know of it."""
+    groups = [group for group in ray.util.placement_group_table().values() if group["state"] == "PENDING"]
+    asked = {group["name"].split()[1]: group["bundles"].values() for group in groups}
+    return {job_id: [bundle["CPU"] for bundle in bundles] for job_id, bundles in asked.items()}
+
+
 def test_a_job_that_waits_for_room_has_no_process_and_keeps_its_place_under_another_scheduler(
     joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
 ) -> None:
@@ -151,6 +158,10 @@ def test_a_job_that_waits_for_room_has_no_process_and_keeps_its_place_under_anot
     table = JobSubmissionClient(ray_cluster.dashboard)
     assert (table.get_job_status(job_id), table.get_job_info(job_id).driver_info) == ("PENDING", None)
     assert not programs_with(job_id)
+    behind = joined_cluster.launch(request)
+    until(lambda: "500" in (joined_cluster.poll(behind).pending_reason or ""), "the next one waits")
+    assert asked_of_ray() == {job_id: [500.0]}, "an autoscaler sees the first of them"
+    joined_cluster.terminate(behind, grace=0.0)
     kill_scheduler()
     assert joined_cluster.poll(job_id).status is JobStatus.PENDING
     joined_cluster.terminate(job_id, grace=0.0)
@@ -274,6 +285,7 @@ def test_a_gang_is_not_overtaken_by_later_jobs_that_want_what_it_lacks(
     small = launch("small", 1)  # two CPUs are free
     until(lambda: "waiting for room" in (joined_cluster.poll(small).pending_reason or ""), "and the other")
     assert (status(large), status(small)) == (JobStatus.PENDING, JobStatus.PENDING)
+    assert asked_of_ray() == {large: [1.0] * 4}, "an autoscaler sees what the first of them asks for"
     (tmp_path / "first" / "go").touch()
     until(lambda: status(large) is JobStatus.RUNNING, "the large one runs", 200)
     until(lambda: status(small) is JobStatus.RUNNING, "then there is room for the small one", 200)
