@@ -1,19 +1,33 @@
 """Jobs that Ray has lost, or whose process has not ended yet: what becomes of them, and what the calls do."""
 
+import time
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray as typed_ray
 from gang_hosts import left_in_ray
 from head_store import entries_with, package, stored
-from job_processes import alive, kill, paused, scheduler, shell_of, supervisor_of
+from job_processes import (
+    alive,
+    end_scheduler,
+    kill,
+    paused,
+    process_of,
+    scheduler,
+    shell_of,
+    supervisor_of,
+)
 from ray.job_submission import JobSubmissionClient
 
 from fray import ClusterUnavailableError
-from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, create_environment
+from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, ResourceConfig, create_environment
 from fray.testing.gates import Gate, until
 from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 
+ray: Any = typed_ray
 pytestmark = pytest.mark.timeout(400)
 
 # Notes its process; ends when there is `go`, or, having noted that, a while after SIGTERM.
@@ -176,3 +190,38 @@ def test_a_sweep_that_ray_lost_while_there_was_no_scheduler_ends_and_can_be_run_
     assert joined_cluster.retry(sweep) == sweep
     info = joined_cluster.wait(sweep, timeout=200)
     assert info.status is JobStatus.SUCCEEDED, info.error_message
+
+
+def test_replicas_of_lost_jobs_end_by_themselves_where_no_scheduler_comes_within_a_minute(
+    joined_cluster: RayCluster, tmp_path: Path
+) -> None:
+    jobs: dict[str, str] = {}
+    for name, gang in (("gang", True), ("alone", False)):
+        (tmp_path / name).mkdir()
+        half = ResourceConfig(cpu=0.5, ram="64m")
+        request = JobRequest(name, lasting(tmp_path / name), resources=half, gang=gang)
+        jobs[name] = joined_cluster.launch(request)
+    for name in jobs:
+        until((tmp_path / name / "up").exists, "it runs", 200)
+    programs = [int((tmp_path / name / "up").read_text()) for name in jobs]
+    gang_process, process = map(process_of, jobs.values())
+    heads = [pid for job_id in jobs.values() for pid in (supervisor_of(job_id), shell_of(job_id))]
+    begun = time.monotonic()
+    with paused(gang_process), paused(process):  # or they would start a scheduler
+        end_scheduler()
+        kill(*heads, gang_process, process)
+    assert all(map(alive, programs))
+    until(lambda: not any(map(alive, programs)), "their leases are over", 120)
+    assert time.monotonic() - begun > 30.0, "something else has ended them"
+    assert (tmp_path / "gang" / "saved").exists(), "a host of a gang has time to save"
+    until(lambda: not left_in_ray(), "no actor and no room of them is left")
+    named = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True)]
+    assert f"scheduler-{version('fray-ray')}" not in named
+    for job_id in jobs.values():
+        info = joined_cluster.poll(job_id)
+        assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST), info.error_message
+    later = joined_cluster.launch(JobRequest("later", Entrypoint.from_binary("true")))
+    assert joined_cluster.wait(later, timeout=200).status is JobStatus.SUCCEEDED
+    for job_id in jobs.values():
+        (task,) = joined_cluster.wait(job_id, timeout=120).tasks
+        assert (task.attempt, task.reason) == (1, ExitReason.LOST)

@@ -3,9 +3,10 @@
 import contextlib
 import os
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,17 @@ import pytest
 import ray as typed_ray
 import requests
 from gang_hosts import left_in_ray, pids_of_replicas
-from job_processes import alive, kill, kill_scheduler, parent, process_of, programs_with, scheduler
+from head_store import stored
+from job_processes import (
+    alive,
+    end_scheduler,
+    kill,
+    kill_scheduler,
+    parent,
+    process_of,
+    programs_with,
+    scheduler,
+)
 from ray.job_submission import JobSubmissionClient
 
 from fray.cluster import (
@@ -55,6 +66,16 @@ while not (folder / "go").exists():
         sys.exit(7)
     time.sleep(0.005)
 print(f"lines of {attempt}: {number}", end="", flush=True)
+"""
+
+
+# Makes placement groups where the scheduler has those of jobs: in its namespace.
+MAKES_GROUPS = """
+import sys
+import ray
+ray.init(sys.argv[1], namespace="fray", log_to_driver=False)
+for name in sys.argv[2:]:
+    ray.util.placement_group([{"CPU": 0.01}], name=name, lifetime="detached")
 """
 
 
@@ -255,11 +276,52 @@ def test_a_scheduler_that_was_ended_for_good_is_started_by_the_next_launch(
 ) -> None:
     job_id = joined_cluster.launch(JobRequest("lasting", counting(tmp_path)))
     pid = pid_of(tmp_path, 0)
-    before = scheduler()
-    ray.kill(ray.get_actor(f"scheduler-{version('fray-ray')}", "fray"))
-    until(lambda: not alive(before), "the scheduler is gone")
+    end_scheduler()
     later = joined_cluster.launch(JobRequest("later", Entrypoint.from_binary("true")))
     assert joined_cluster.wait(later, timeout=200).status is JobStatus.SUCCEEDED
+    assert alive(pid)
+    (tmp_path / "go").touch()
+    info = joined_cluster.wait(job_id, timeout=200)
+    assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 1), info.error_message
+
+
+def test_the_process_of_a_job_starts_a_scheduler_where_ray_starts_none(
+    joined_cluster: RayCluster, tmp_path: Path
+) -> None:
+    job_id = joined_cluster.launch(JobRequest("lasting", counting(tmp_path)))
+    pid, before = pid_of(tmp_path, 0), scheduler()
+    end_scheduler()
+    (tmp_path / "go").touch()
+    until(lambda: not alive(pid), "its program has ended")
+    assert joined_cluster.poll(job_id).status is JobStatus.RUNNING
+    scheduler(but=before)  # nothing is launched
+    info = joined_cluster.wait(job_id, timeout=200)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    assert [(task.attempt, task.reason) for task in info.tasks] == [(1, ExitReason.EXITED)]
+    check_output(joined_cluster, job_id, 0)
+
+
+def test_a_scheduler_that_starts_removes_the_placement_groups_of_jobs_that_are_gone(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    def living() -> set[str]:
+        groups = ray.util.placement_group_table().values()
+        return {group["name"] for group in groups if group["state"] != "REMOVED"}
+
+    ended = joined_cluster.launch(JobRequest("ended", Entrypoint.from_binary("true")))
+    job_id = joined_cluster.launch(JobRequest("lasting", counting(tmp_path)))
+    pid = pid_of(tmp_path, 0)
+    table = JobSubmissionClient(ray_cluster.dashboard)
+    until(lambda: table.get_job_status(ended).is_terminal(), "it has ended", 200)
+    until(lambda: not stored(ray_cluster, ended), "nothing is kept of it")
+    (own,) = [name for name in living() if job_id in name]
+    left = {own.replace(job_id, gone) for gone in (ended, "gone-0a1b2c")}
+    command = [sys.executable, "-c", MAKES_GROUPS, ray_cluster.address, *left]
+    subprocess.run(command, check=True, timeout=120)
+    assert left < living()
+    kill_scheduler()
+    until(lambda: not left & living(), "those of jobs that are gone are removed")
+    assert own in living()
     assert alive(pid)
     (tmp_path / "go").touch()
     info = joined_cluster.wait(job_id, timeout=200)

@@ -4,10 +4,15 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import ray as typed_ray
 
 from fray.testing.gates import until
 
+ray: Any = typed_ray
 _SCHEDULER = b"ray::SchedulerActor"
 _OWN = b"/job_process.py"
 _RAYS = b"ray::JobSupervisor"
@@ -51,6 +56,13 @@ def kill_scheduler() -> int:
     before = scheduler()
     kill(before)
     return scheduler(but=before)
+
+
+def end_scheduler() -> None:
+    """End the scheduler for good, in a process that has joined the cluster: Ray starts no other."""
+    before = scheduler()
+    ray.kill(ray.get_actor(f"scheduler-{version('fray-ray')}", "fray"))
+    until(lambda: not alive(before), "the scheduler is gone")
 
 
 def dashboard() -> int:
