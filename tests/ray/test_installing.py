@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,12 @@ OF_UV = """    Using Python 3.11.7 environment at: .../virtualenv
       \N{MULTIPLICATION SIGN} No solution found when resolving dependencies:
       ╰─▶ Because no-such-thing was not found in the package registry, it
           cannot be used.
+"""
+OF_LATER_UV = """    Using Python 3.11.7 environment at: .../virtualenv
+    error: No solution found when resolving dependencies
+      cause: Because no-such-thing was not found in the package registry, it cannot be used.
+
+    hint: no index was asked
 """
 
 
@@ -99,15 +106,35 @@ def test_a_node_with_neither_says_what_to_install(run_uv: Any, tmp_path: Path) -
             "\N{MULTIPLICATION SIGN} No solution found when resolving dependencies: Because no-such-thing "
             "was not found in the package registry, it",
         ),
+        (
+            OF_LATER_UV,
+            "error: No solution found when resolving dependencies: Because no-such-thing was not found "
+            "in the package registry, it cannot be used.",
+        ),
         ("    Traceback\n    ValueError: odd\n", "ValueError: odd"),
     ],
-    ids=["pip", "uv", "else"],
+    ids=["pip", "uv", "later uv", "else"],
 )
 def test_the_first_line_of_a_failure_is_its_cause(output: str, cause: str) -> None:
     first, *others = setup_failure(RuntimeEnvSetupError(BY_RAY + output)).splitlines()
     assert first == f"its environment could not be built: {cause}"
     assert "Traceback (most recent call last):" not in "\n".join(others)
     assert others[-1].strip() == output.splitlines()[-1].strip()
+
+
+def test_the_real_uv_names_a_package_that_does_not_exist_in_the_first_line(
+    run_uv: Any, tmp_path: Path
+) -> None:
+    uv = shutil.which("uv")
+    assert uv, "the development group of this workspace has it"
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "uv").symlink_to(uv)
+    done = run_uv(programs, "pip", "install", "--no-index", "fray-no-such-package==0+none")
+    assert done.returncode != 0
+    first = setup_failure(f"{BY_RAY}{done.stderr}").splitlines()[0]
+    assert first.startswith("its environment could not be built: ")
+    assert "fray-no-such-package" in first, done.stderr
 
 
 def test_what_ray_says_without_an_output_is_said_in_a_line() -> None:

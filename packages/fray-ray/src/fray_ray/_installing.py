@@ -14,9 +14,9 @@ _UV = Path(__file__).parent / "_on_node" / "uv_of_node"
 _PATH = "PYTHONPATH"
 _OUTPUT = "lines of stdout:"  # after it Ray quotes the installer's output
 _CAUSES = ("error:", "ERROR:", "fray:", "\N{MULTIPLICATION SIGN}")
-_GOES_ON = (
-    "\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}\N{BOX DRAWINGS LIGHT HORIZONTAL}"  # uv draws a tree of causes
-)
+# uv draws a tree of causes; uv 0.13 writes `cause:` before the next line instead.
+_GOES_ON = ("\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}\N{BOX DRAWINGS LIGHT HORIZONTAL}", "cause:")
+_BRANCH = f"{_GOES_ON[0]}\N{BLACK RIGHT-POINTING TRIANGLE}"
 _MOST_LINES = 20
 
 
@@ -60,6 +60,8 @@ def _cause(lines: list[str]) -> str:
     for number, line in enumerate(lines):
         if line.startswith(_CAUSES):
             following = lines[number + 1] if number + 1 < len(lines) else ""
-            more = following.lstrip(f"{_GOES_ON}\N{BLACK RIGHT-POINTING TRIANGLE} ")
-            return f"{line} {more}" if following.startswith(_GOES_ON) else line
+            if not following.startswith(_GOES_ON):
+                return line
+            more = following.removeprefix(_GOES_ON[1]).lstrip(f"{_BRANCH} ")
+            return f"{line.removesuffix(':')}: {more}"
     return lines[-1] if lines else "Ray does not say why"
