@@ -69,6 +69,22 @@ def waits_or_ends(folder: Path) -> None:
         time.sleep(0.02)
 
 
+def holds_a_lock(folder: Path) -> None:
+    """Take a lock that may not be held, as libtpu does, and ignore SIGTERM; the second attempt returns."""
+    import fcntl
+    import os
+    import signal
+    import time
+    from pathlib import Path
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    lock = Path(folder, "lock").open("w")  # noqa: SIM115 - it is held until the process ends
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if os.environ["FRAY_ATTEMPT"] == "1":
+        Path(folder, "up").touch()
+        time.sleep(600)
+
+
 class Attempt:
     """The processes of one replica, and the folder of its own."""
 
@@ -197,3 +213,17 @@ def test_a_replica_whose_actor_is_killed_was_lost_and_runs_again_on_the_budget_o
     assert "(attempt 2 of 2)" in str(info.error_message)
     until(lambda: not any(each.left() or running(each.daemon) for each in attempts), "no process is left")
     until(lambda: not any(each.private.exists() for each in attempts), "nor a folder")
+
+
+def test_a_gang_whose_actor_is_killed_starts_again_when_the_program_has_ended_that_saves_still(
+    joined_cluster: RayCluster, tmp_path: Path
+) -> None:
+    entrypoint = Entrypoint.from_callable(holds_a_lock, [tmp_path])
+    job_id = joined_cluster.launch(JobRequest("locked", entrypoint, gang=True, max_retries_failure=1))
+    until((tmp_path / "up").exists, "it runs", 200)
+    (actor,) = until(lambda: len(pids := pids_of_replicas()) == 1 and pids, "no other job's actor is left")
+    kill(actor)
+    info = joined_cluster.wait(job_id, timeout=200)
+    (task,) = info.tasks
+    assert (info.status, task.attempt) == (JobStatus.SUCCEEDED, 2), info.error_message
+    assert [earlier.reason for earlier in task.previous] == [ExitReason.LOST]

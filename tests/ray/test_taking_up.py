@@ -33,6 +33,7 @@ def test_a_record_is_what_was_stored() -> None:
         meeting=("10.0.0.1", [4, 5]),
         ports={(1, 1): {"http": 80}},
         endpoints=[{"name": "http"}],
+        orphans={1: 5.0},
     )
     found = unpacked(record.packed())
     assert found is not None

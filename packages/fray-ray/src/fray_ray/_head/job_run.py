@@ -46,6 +46,7 @@ from fray_ray._head.job_tasks import JobTasks
 from fray_ray._head.joining import Join, Joining
 from fray_ray._head.log_marks import LogMarks
 from fray_ray._head.lost_nodes import LostNodes
+from fray_ray._head.orphans import Orphans
 from fray_ray._head.outliving import LEASE
 from fray_ray._head.output import Output
 from fray_ray._head.placing import Placing, Prepare, Say
@@ -105,6 +106,7 @@ class JobRun:
         self._tasks = JobTasks(lambda error: self.lose(f"the scheduler failed: {error!r}", 0.0))
         self._reservation = Reservation(plan, board, runtime_env or {})
         self._lost = LostNodes(self._record, self._reservation)
+        self._orphans = Orphans(self._record, gang=plan.gang)
         self._joining = Joining(join, self._tasks, self._events.put_nowait)
         self._placing = Placing(
             plan,
@@ -113,6 +115,7 @@ class JobRun:
             self._reservation,
             output,
             lost=self._lost,
+            orphans=self._orphans,
             joining=self._joining,
             tasks=self._tasks,
             prepare=prepare,
@@ -286,6 +289,8 @@ class JobRun:
             )
         except Exception as error:  # noqa: BLE001 - a replica that nobody watches must not read running for ever
             end = await self._lost.why_gone(replica, run.broken(error))
+            if end.reason in (ExitReason.LOST, ExitReason.OUT_OF_MEMORY):  # its node lives
+                self._orphans.note(replica)
         self._logs[replica].end()
         if not end.good and self._plan.gang:
             await self._look_for_lost(replica)
@@ -384,6 +389,7 @@ class JobRun:
                 self._kill_actors()
                 await asyncio.wait(left, timeout=_MARGIN)
         try:
+            await self._orphans.ended()
             self._reservation.close()
             self._queue.look_soon()
             if self._grace_of_family is not None and self._end_family is not None:

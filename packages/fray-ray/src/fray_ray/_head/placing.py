@@ -13,6 +13,7 @@ from fray_ray._head.job_board import JobBoard
 from fray_ray._head.job_tasks import JobTasks
 from fray_ray._head.joining import Joining
 from fray_ray._head.lost_nodes import LostNodes
+from fray_ray._head.orphans import Orphans
 from fray_ray._head.output import Output
 from fray_ray._head.reservation import Reservation
 from fray_ray._head.reservation_queue import ReservationQueue
@@ -46,6 +47,7 @@ class Placing:
         output: Output,
         *,
         lost: LostNodes,
+        orphans: Orphans,
         joining: Joining,
         tasks: JobTasks,
         prepare: Prepare,
@@ -54,7 +56,7 @@ class Placing:
     ) -> None:
         self._plan, self._board, self._machine, self._record = plan, board, board.machine, board.record
         self._queue, self._reservation, self._output = queue, reservation, output
-        self._lost, self._joining, self._tasks = lost, joining, tasks
+        self._lost, self._orphans, self._joining, self._tasks = lost, orphans, joining, tasks
         self._prepare, self._say, self._tell = prepare, say, tell
         self.unstartable: dict[int, AttemptEnd] = {}
         self._searches: dict[int, asyncio.Task[None]] = {}  # by replica
@@ -94,6 +96,7 @@ class Placing:
 
     async def _place(self, number: int) -> None:
         """Find a place for one of several replicas that know nothing of each other."""
+        await self._orphans.ended(number)
         while await self._enter():
             await self._lost.await_known(number)
             end = await self._bring_up(number)

@@ -44,6 +44,7 @@ class JobRecord:
         avoid: Nodes that are lost, which Ray may not know yet.
         meeting: Where the replicas of a gang meet: the address and the ports.
         notices: Why the node of a replica goes away, by replica.
+        orphans: Until when the program of a replica may run on whose actor has ended, by replica.
         submitted: Whether Ray has started the job's own process, or was asked to.
         config: What Ray gave that process about the job, as JSON.
         told: Whether the command for the end of the job was run.
@@ -62,6 +63,7 @@ class JobRecord:
     actors: dict[int, ReplicaActorRecord] = field(default_factory=dict)
     meeting: tuple[str, list[int]] | None = None
     notices: dict[int, str] = field(default_factory=dict)
+    orphans: dict[int, float] = field(default_factory=dict)
     submitted: bool = False
     config: str | None = None
     told: bool = False

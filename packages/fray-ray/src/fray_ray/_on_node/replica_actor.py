@@ -78,7 +78,7 @@ class ReplicaActor:
         with self._starting:
             if self._keeping is not None:  # by the call of a driver that was killed
                 return
-            self._time_to_save = _TIME_TO_SAVE if plan["gang"] else 0.0
+            self._time_to_save = orphan_grace(gang=plan["gang"])
             self._keeping = threading.Thread(
                 target=self._keep, args=(plan, payload), name="attempt", daemon=True
             )
@@ -223,8 +223,13 @@ class ReplicaActor:
             "private": private,
             "payload": payload,
             "result": result,
-            "orphan_grace": _TIME_TO_SAVE if plan["gang"] else 0.0,
+            "orphan_grace": orphan_grace(gang=plan["gang"]),
         }
+
+
+def orphan_grace(*, gang: bool) -> float:
+    """Return the seconds from SIGTERM to SIGKILL for a program whose actor has ended."""
+    return _TIME_TO_SAVE if gang else 0.0
 
 
 def _tell(supervisor: "subprocess.Popen[bytes]", line: str) -> None:
