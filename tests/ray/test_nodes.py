@@ -1,6 +1,7 @@
 """What happens when a node is lost: to tasks, to actors, to the replicas of a job."""
 
 import os
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from job_processes import alive, parent
 from ray._private.state import available_resources_per_node
 
 from fray import ActorDiedError, ActorOptions, JobContext, TaskOptions, WorkerDiedError, create_context
@@ -251,6 +253,80 @@ def test_a_replica_that_ends_because_its_node_is_drained_was_preempted(
         (earlier,) = task.previous
         assert (earlier.reason, earlier.exit_code) == (ExitReason.PREEMPTED, 3), earlier.error_message
     ray_cluster.kill_node(second)
+
+
+def write_pid_then_wait(written: Path, ends_with: int) -> None:
+    """Write a process id and wait, to end with that code on SIGTERM, by default by it; attempt 2 returns."""
+    import os
+    import signal
+    import sys
+    import time
+
+    if os.environ["FRAY_ATTEMPT"] != "1":
+        return
+    if ends_with > 0:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(ends_with))
+    draft = written.with_name("draft")
+    draft.write_text(str(os.getpid()))
+    draft.rename(written)
+    time.sleep(600)
+
+
+def end_by_sigterm(written: Path) -> None:
+    """Signal the program as a machine does that shuts down; return when its supervisor has ended too."""
+    until(written.exists, "it runs")
+    pid = int(written.read_text())
+    supervisor = parent(pid)
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not alive(pid) and not alive(supervisor), "it has ended")
+
+
+@pytest.mark.parametrize(("gang", "code"), [(False, -signal.SIGTERM), (True, 143)], ids=["alone", "gang"])
+def test_a_replica_whose_program_is_signalled_just_before_its_node_goes_was_preempted(
+    ray_cluster: LocalRayCluster, tmp_path: Path, gang: bool, code: int
+) -> None:
+    first = ray_cluster.add_node(num_cpus=1, memory=64 * 2**30)
+    written = tmp_path / "pid"
+    cluster = RayCluster(ray_cluster.address)
+    request = JobRequest(
+        "shut-down",
+        Entrypoint.from_callable(write_pid_then_wait, [written, int(code)]),
+        resources=ResourceConfig(cpu=1, ram="32g"),
+        gang=gang,
+        max_retries_preemption=1,
+    )
+    job_id = cluster.launch(request)
+    end_by_sigterm(written)
+    ray_cluster.kill_node(first)
+
+    def preempted() -> bool:
+        info = cluster.poll(job_id)
+        assert not info.finished, info
+        return info.tasks[0].reason is ExitReason.PREEMPTED
+
+    until(preempted, "it reads preempted")
+    second = ray_cluster.add_node(num_cpus=1, memory=64 * 2**30)
+    info = cluster.wait(job_id, timeout=200)
+    (task,) = info.tasks
+    assert (info.status, task.attempt) == (JobStatus.SUCCEEDED, 2), info.error_message
+    (earlier,) = task.previous
+    assert (earlier.reason, earlier.exit_code) == (ExitReason.PREEMPTED, code), earlier
+    assert f"it lost its node {first}" in str(earlier.error_message)
+    ray_cluster.kill_node(second)
+
+
+@pytest.mark.parametrize("gang", [False, True], ids=["alone", "gang"])
+def test_a_replica_whose_program_is_signalled_on_a_node_that_stays_has_failed(
+    ray_cluster: LocalRayCluster, tmp_path: Path, gang: bool
+) -> None:
+    cluster = RayCluster(ray_cluster.address)
+    entrypoint = Entrypoint.from_callable(write_pid_then_wait, [tmp_path / "pid", -signal.SIGTERM])
+    job_id = cluster.launch(JobRequest("signalled", entrypoint, gang=gang, max_retries_preemption=9))
+    end_by_sigterm(tmp_path / "pid")
+    info = cluster.wait(job_id, timeout=200)
+    (task,) = info.tasks
+    assert (info.status, task.attempt) == (JobStatus.FAILED, 1), info
+    assert (task.reason, task.exit_code) == (ExitReason.SIGNALLED, -signal.SIGTERM)
 
 
 def test_a_job_that_finds_no_room_says_what_is_missing_and_fails_after_its_time(

@@ -64,6 +64,10 @@ _RESERVE = 2.0  # seconds before a node's end in which no replica is left runnin
 _PUBLISH, _PUBLISH_WAITING = 0.2, 2.0
 _LONGEST = 8 * 1024  # characters of what ended an attempt; of its last lines there are 4 KiB
 _GATHER = 0.1  # seconds in which several changes become one
+# Exit codes of a program that SIGTERM ended, and the seconds within which the node of such a program is gone
+# where the signal was that of a machine which shuts down: that signals all of its processes at once.
+_BY_SIGTERM, _SHUTS_DOWN_WITHIN = (-15, 143), 5.0
+_LOOK = 0.5  # seconds between looks at that node
 
 
 async def _needs_nothing(_: Say) -> None:
@@ -282,6 +286,7 @@ class JobRun:
             lambda result: self._results.__setitem__(replica, result),
         )
         self._results.pop(replica, None)
+        has_actor = True
         try:
             record = self._record.actors.get(replica) if taken_up else None
             end = await run.run(
@@ -289,12 +294,15 @@ class JobRun:
             )
         except Exception as error:  # noqa: BLE001 - a replica that nobody watches must not read running for ever
             end = await self._lost.why_gone(replica, run.broken(error))
-            if end.reason in (ExitReason.LOST, ExitReason.OUT_OF_MEMORY):  # its node lives
-                self._orphans.note(replica)
+            has_actor = False
         self._logs[replica].end()
+        if self._is_signalled_from_outside(replica, end):
+            end = await self._await_shutdown(replica, end)
         if not end.good and self._plan.gang:
-            await self._look_for_lost(replica)
+            end = await self._look_for_lost(replica, end)
         end = self._end_of_noticed(replica, end)
+        if not has_actor and end.reason in (ExitReason.LOST, ExitReason.OUT_OF_MEMORY):  # its node lives
+            self._orphans.note(replica)
         self._followers.pop(replica, None)
         self._tell_ended(replica, attempt, end)
 
@@ -304,10 +312,31 @@ class JobRun:
         A program may know that from elsewhere, and end before it is given notice.
         """
         why, known = self._record.notices.get(replica), self._record.actors.get(replica)
-        if why is None and known is not None and end.exit_code and nodes_.is_drained(known.node):
+        by_itself = end.exit_code and end.reason is not ExitReason.PREEMPTED
+        if why is None and known is not None and by_itself and nodes_.is_drained(known.node):
             why = _drained(known.node)
             end = end._replace(reason=ExitReason.PREEMPTED)
         return end if why is None else end._replace(details=f": {why}{end.details}")
+
+    def _is_signalled_from_outside(self, replica: int, end: AttemptEnd) -> bool:
+        """Whether SIGTERM ended a program that this scheduler did not ask to end."""
+        unasked = any(each.replica == replica and each.kill_at is None for each in self._machine.running)
+        return end.exit_code in _BY_SIGTERM and unasked
+
+    async def _await_shutdown(self, replica: int, end: AttemptEnd) -> AttemptEnd:
+        """Wait a moment for the node of such a program to go; return its end, which is a preemption then.
+
+        It waits on when a peer in its gang fails: that may have failed because of this one.
+        """
+        known = self._record.actors.get(replica)
+        until = time.monotonic() + _SHUTS_DOWN_WITHIN
+        while known is not None and time.monotonic() < until and self._machine.phase is JobPhase.RUNNING:
+            if replica in self._record.notices or nodes_.is_drained(known.node):
+                break
+            if known.node in await self._lost.gone([known.node]):
+                return self._lost.preempted(known.node, end)
+            await asyncio.sleep(_LOOK)
+        return end
 
     async def _environ(self, replica: int, attempt: int) -> dict[str, str]:
         own = {"FRAY_REPLICA_ID": str(replica), "FRAY_ATTEMPT": str(attempt)}
@@ -317,8 +346,12 @@ class JobRun:
             ranks = variables_of(self._plan, replica, self._reservation.units, Meeting(address, tuple(ports)))
         return {**self._plan.environ, **await self._joining.variables(), **ranks, **own}
 
-    async def _look_for_lost(self, failed: int) -> None:
-        """End the replicas of a gang whose nodes are gone: peers fail before that is seen."""
+    async def _look_for_lost(self, failed: int, end: AttemptEnd) -> AttemptEnd:
+        """End the replicas of a gang whose nodes are gone: peers fail before that is seen.
+
+        Returns:
+            The end of the one that failed, which its own node may have taken away.
+        """
         nodes = {
             each.replica: known.node
             for each in self._machine.running
@@ -333,6 +366,10 @@ class JobRun:
                     follower.cancel()
                     self._logs[each.replica].end()
                 self._tell_ended(each.replica, each.attempt, self._lost.preempted(node))
+        node = nodes.get(failed, "")
+        if node not in gone or end.reason is ExitReason.PREEMPTED:
+            return end
+        return self._lost.preempted(node, end)
 
     def _tell_ended(self, replica: int, attempt: int, end: AttemptEnd) -> None:
         # What Ray says of an actor may be long, and is stored again with each change of the job.

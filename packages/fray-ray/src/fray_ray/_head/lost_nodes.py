@@ -17,6 +17,8 @@ from fray_ray._ray_internals.deaths import death_of, is_death_without_cause
 
 _LOOK = 0.5  # seconds between looks at a node that goes, and between calls of an actor that cannot be reached
 
+_UNKNOWN = AttemptEnd(ExitReason.PREEMPTED, None)
+
 T = TypeVar("T")
 
 
@@ -57,10 +59,15 @@ class LostNodes:
             return end
         return self.preempted(node) if node in await self.gone([node]) else end
 
-    def preempted(self, node: str) -> AttemptEnd:
-        """Return the end of an attempt that was lost with its node; the job takes no other place there."""
+    def preempted(self, node: str, end: AttemptEnd = _UNKNOWN) -> AttemptEnd:
+        """Return the end of an attempt that was lost with its node; the job takes no other place there.
+
+        Args:
+            end: How its program ended, where that is known.
+        """
         self._reservation.avoid({node})
-        return AttemptEnd(ExitReason.PREEMPTED, None, "was preempted", f": it lost its node {node}")
+        details = f": it lost its node {node}{end.details}"
+        return end._replace(reason=ExitReason.PREEMPTED, how="was preempted", details=details)
 
     async def gone(self, candidates: list[str]) -> set[str]:
         """Return which of these nodes are gone; asks the nodes too."""
