@@ -255,8 +255,35 @@ def test_a_replica_that_ends_because_its_node_is_drained_was_preempted(
     ray_cluster.kill_node(second)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_replicas_that_leave_a_drained_node_run_on_another_before_it_has_gone(
+    ray_cluster: LocalRayCluster, tmp_path: Path, replicas: int
+) -> None:
+    first = ray_cluster.add_node(num_cpus=2, memory=64 * 2**30)
+    cluster = RayCluster(ray_cluster.address)
+    request = JobRequest(
+        "leaves",
+        Entrypoint.from_callable(write_pid_then_wait, [tmp_path / "pid", 3]),
+        resources=ResourceConfig(cpu=1, ram="32g", replicas=replicas),
+        max_retries_preemption=replicas,
+    )
+    job_id = cluster.launch(request)
+    up = [tmp_path / f"pid-{rank}" for rank in range(replicas)]
+    until(lambda: all(path.exists() for path in up), "they run")
+    ray_cluster.drain_node(first, seconds=3600.0)
+    second = ray_cluster.add_node(num_cpus=2, memory=64 * 2**30)
+    info = cluster.wait(job_id, timeout=100)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    assert [[each.reason for each in task.previous] for task in info.tasks] == [
+        [ExitReason.PREEMPTED]
+    ] * replicas
+    assert first in ray_cluster.node_ids()
+    ray_cluster.kill_node(first)
+    ray_cluster.kill_node(second)
+
+
 def write_pid_then_wait(written: Path, ends_with: int) -> None:
-    """Write a process id and wait, to end with that code on SIGTERM, by default by it; attempt 2 returns."""
+    """Write a process id and wait; SIGTERM ends it, with that code if it is one. Attempt 2 returns."""
     import os
     import signal
     import sys
@@ -266,14 +293,16 @@ def write_pid_then_wait(written: Path, ends_with: int) -> None:
         return
     if ends_with > 0:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(ends_with))
-    draft = written.with_name("draft")
+    rank = os.environ["FRAY_REPLICA_ID"]
+    draft = written.with_name(f"draft-{rank}")
     draft.write_text(str(os.getpid()))
-    draft.rename(written)
+    draft.rename(f"{written}-{rank}")
     time.sleep(600)
 
 
 def end_by_sigterm(written: Path) -> None:
     """Signal the program as a machine does that shuts down; return when its supervisor has ended too."""
+    written = written.with_name(f"{written.name}-0")
     until(written.exists, "it runs")
     pid = int(written.read_text())
     supervisor = parent(pid)

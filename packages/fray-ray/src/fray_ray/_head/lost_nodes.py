@@ -73,13 +73,10 @@ class LostNodes:
         """Return which of these nodes are gone; asks the nodes too."""
         return await aside(nodes.gone_of, candidates)
 
-    async def await_known(self, replica: int) -> None:
-        """Wait while a replica's place is on a node that goes, or is gone and Ray does not know it yet.
+    def leaving(self) -> set[int]:
+        """Return the replicas whose places are on nodes that go, or are gone and Ray does not know it yet.
 
-        Ray would start it there. When it knows that the node is gone, it gives the replica another place.
+        It asks Ray, for all replicas at once.
         """
-        while True:
-            node = self._reservation.nodes().get(replica, "")
-            if not nodes.is_drained(node) and node not in self._reservation.lost:
-                return
-            await asyncio.sleep(_LOOK)
+        unfit = nodes.draining().keys() | self._reservation.lost
+        return {replica for replica, node in self._reservation.nodes().items() if node in unfit}

@@ -62,6 +62,11 @@ class Placing:
         self._searches: dict[int, asyncio.Task[None]] = {}  # by replica
         self._entering: asyncio.Task[CannotRun | None] | None = None
         self._looks_at = 0.0
+        self._waiting: set[int] = set()  # replicas that wait for the nodes of their places to go
+        self._leaving: set[int] = (
+            set()
+        )  # replicas on such nodes by the last look, which serves until that time
+        self._leaving_until = 0.0
 
     def search(self) -> None:
         """Begin to find a place for each replica that wants one; for a gang all at once."""
@@ -71,6 +76,7 @@ class Placing:
         if self._plan.gang:
             self._searches.update(dict.fromkeys(wanted, self._tasks.start(self._place_gang())))
             return
+        self._leaving_until = 0.0
         for number in wanted:
             self._searches[number] = self._tasks.start(self._place(number))
 
@@ -98,7 +104,8 @@ class Placing:
         """Find a place for one of several replicas that know nothing of each other."""
         await self._orphans.ended(number)
         while await self._enter():
-            await self._lost.await_known(number)
+            if not await self._await_usable_place(number):
+                continue
             end = await self._bring_up(number)
             if end is None or end.reason is not ExitReason.PREEMPTED:
                 await self._joining.variables()
@@ -108,7 +115,40 @@ class Placing:
                 self._tell_placed([number])
                 return
             # It has not started: that is no attempt.
+            self._leaving_until = 0.0
             self._output.write(f"[fray] replica {number} is placed again{end.details}\n".encode())
+
+    async def _await_usable_place(self, number: int) -> bool:
+        """Wait while a replica's place is on a node that goes, or is gone and Ray does not know it yet.
+
+        Ray would start it there. It gives the replica another place when it knows that the node is gone. When
+        all replicas of the job wait for that, the room is given back, and the job asks for other room.
+
+        Returns:
+            Whether the job has its room still.
+        """
+        generation = self._record.generation
+        self._waiting.add(number)
+        try:
+            while self._record.generation == generation and not self._record.leaving:
+                if number not in self._look_at_leaving():
+                    return True
+                if len(self._waiting) == len(self._machine.tasks):
+                    self._reservation.close()
+                    self._leaving_until = 0.0
+                    self._queue.look_soon()
+                    return False
+                await asyncio.sleep(_LOOK)
+            return False
+        finally:
+            self._waiting.discard(number)
+
+    def _look_at_leaving(self) -> set[int]:
+        """Return the replicas whose places are on nodes that go; one look serves all that ask in its time."""
+        now = time.monotonic()
+        if now >= self._leaving_until:
+            self._leaving, self._leaving_until = self._lost.leaving(), now + _LOOK
+        return self._leaving
 
     async def _bring_up(self, number: int) -> AttemptEnd | None:
         """Have an actor for a replica; return why there is none."""
