@@ -25,7 +25,7 @@ ALLOWED: dict[frozenset[str], str] = {
     ),
     frozenset({f"{_QUEUE}_queue/_sqlite/queue_table.py"}): "two kinds of transaction, each of which yields",
     frozenset(
-        {f"{_RAY}_ray/_actor_host.py", f"{_RAY}_ray/_remote.py"}
+        {f"{_RAY}_ray/_context/actor_host.py", f"{_RAY}_ray/_context/remote.py"}
     ): "how Ray is handed a failure: two frames",
     frozenset({"tests/ray/test_tpu_preemptions.py"}): "two deaths of a host, each told whole",
 }

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fray_ray._context import RayContext as RayContext
+    from fray_ray._context.context import RayContext as RayContext
     from fray_ray._launcher.cluster import RayCluster as RayCluster
     from fray_ray._launcher.cluster_context import RayClusterContext as RayClusterContext
     from fray_ray._placement import current_placement_group as current_placement_group
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "RayCluster": "_launcher.cluster",
     "RayClusterContext": "_launcher.cluster_context",
-    "RayContext": "_context",
+    "RayContext": "_context.context",
     "current_placement_group": "_placement",
     "resources_in_current_group": "_placement",
     "run_on_pod": "_run_on_pod",

@@ -9,9 +9,9 @@ import ray
 from fray import SerializationError
 from fray.backend import callable_name, dumps, named_arguments
 from fray.job import TaskOptions
+from fray_ray._context.remote import run_stream, run_task
 from fray_ray._options import STREAM_BUFFER, task_options, uses_accelerator
 from fray_ray._ray_internals.calls import task_sender
-from fray_ray._remote import run_stream, run_task
 
 _KEPT = 512
 _NAMES = 256  # of functions that have a remote function of their own; each is exported to the cluster once

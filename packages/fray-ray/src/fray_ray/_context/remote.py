@@ -1,4 +1,4 @@
-"""What Ray's workers run: calls of functions, and promises; `_actor_host` has the actors.
+"""What Ray's workers run: calls of functions, and promises; `actor_host` has the actors.
 
 One remote function runs every task: the function that it calls arrives as its first argument,
 pickled. Ray would export each function by itself, three to four times slower for one seen once.
@@ -17,11 +17,12 @@ import ray
 
 from fray import SerializationError, use_context
 from fray.backend import callable_name, strip_frames, unpack_exception
-from fray_ray import _coroutines, _job_kv, _lending
-from fray_ray._errors import portable
-from fray_ray._payloads import Latest
+from fray_ray import _job_kv
+from fray_ray._context import coroutines, lending
+from fray_ray._context.errors import portable
+from fray_ray._context.payloads import Latest
+from fray_ray._context.stream_refs import produced
 from fray_ray._ray_internals.errors import bound_error_texts
-from fray_ray._stream_refs import produced
 
 _JAX = "JAX_PLATFORMS"
 
@@ -30,13 +31,13 @@ bound_error_texts()  # in every worker, before it runs a task
 
 def run_task(payload: bytes, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function in a payload, under the context in it."""
-    _lending.prepare()
+    lending.prepare()
     return call(lambda: loaded(payload), args, kwargs)
 
 
 def run_stream(payload: bytes, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
     """Yield from the generator function in a payload, under the context in it."""
-    _lending.prepare()
+    lending.prepare()
     yield from stream(lambda: loaded(payload), args, kwargs)
 
 
@@ -71,7 +72,7 @@ def call(load: Callable[[], tuple[Any, Any]], args: Any, kwargs: Any) -> Any:
 def returned(target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function and return its result, of a coroutine what it returns in the end."""
     result = target(*args, **kwargs)
-    return without_generator(target, _coroutines.run(result) if inspect.iscoroutine(result) else result)
+    return without_generator(target, coroutines.run(result) if inspect.iscoroutine(result) else result)
 
 
 def without_generator(target: Callable[..., Any], result: Any) -> Any:
@@ -84,7 +85,7 @@ def without_generator(target: Callable[..., Any], result: Any) -> Any:
 
 def _iterator(items: Any) -> Any:
     """Return the generator itself, or one that yields what an async generator yields."""
-    return _coroutines.iterate(items) if hasattr(items, "__anext__") else items
+    return coroutines.iterate(items) if hasattr(items, "__anext__") else items
 
 
 def stream(load: Callable[[], tuple[Any, Any]], args: Any, kwargs: Any) -> Iterator[Any]:

@@ -13,9 +13,9 @@ import ray
 
 from fray import get_job_context, set_job_ctx
 from fray.backend import callable_name, is_async_class, is_generator_function, strip_frames
-from fray_ray._errors import portable
+from fray_ray._context.errors import portable
+from fray_ray._context.remote import call, loaded, returned, stream, without_generator
 from fray_ray._options import STREAM_BUFFER
-from fray_ray._remote import call, loaded, returned, stream, without_generator
 
 _INTERRUPTED = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)  # how Ray ends a call
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from fray_ray import _lending
+from fray_ray._context import lending
 
 # seconds after which the loop looks for what no reference reports, another thread's call for example
 _LOOK = 0.25
@@ -54,7 +54,7 @@ def _run_on(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, Any]) -> Any:
         with contextlib.suppress(RuntimeError):  # it has just ended
             loop.call_soon_threadsafe(lambda: None)
 
-    with _lending.waking(wake):
+    with lending.waking(wake):
         return runner.run(coroutine)
 
 
@@ -62,7 +62,7 @@ class _Selector(selectors.DefaultSelector):
     """Waits in `ray.wait` while coroutines wait for tasks."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        refs = _lending.awaited()
+        refs = lending.awaited()
         if not refs or (timeout is not None and timeout <= 0):
             return super().select(timeout)
         if events := super().select(0):

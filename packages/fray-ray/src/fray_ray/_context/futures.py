@@ -9,14 +9,14 @@ import ray
 
 from fray import TaskCancelledError
 from fray.backend import pack_exception
-from fray_ray import _lending
-from fray_ray._calls import put
-from fray_ray._cancelling import cancel
-from fray_ray._errors import translate
-from fray_ray._io_thread import settling
+from fray_ray._context import lending
+from fray_ray._context.calls import put
+from fray_ray._context.cancelling import cancel
+from fray_ray._context.errors import translate
+from fray_ray._context.io_thread import settling
+from fray_ray._context.remote import Promises
+from fray_ray._context.waiting_threads import WaitingThreads
 from fray_ray._ray_internals.calls import on_ready
-from fray_ray._remote import Promises
-from fray_ray._waiting_threads import WaitingThreads
 
 _threads = WaitingThreads()
 _AT_A_TIME = 100_000  # promises of one context that may be waited for
@@ -32,7 +32,7 @@ class RayFuture(Future[Any]):
     def __init__(self, ref: Any) -> None:
         super().__init__()
         self.ref = ref
-        _lending.note([ref])
+        lending.note([ref])
         if _threads.start():
             on_ready(ref, lambda error: _threads.run(lambda: self._fetch(error)))
         else:  # the program has ended: Ray's own thread has to do
@@ -54,7 +54,7 @@ class RayFuture(Future[Any]):
         self._settle(fetched)
 
     def _settle(self, source: "Future[Any]") -> None:
-        _lending.forget([self.ref])
+        lending.forget([self.ref])
         error = source.exception()
         failure = None if error is None else translate(error)
         if isinstance(failure, TaskCancelledError):

@@ -21,19 +21,19 @@ from fray.backend import (
     seconds,
 )
 from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectStream, TaskOptions
-from fray_ray import _lending
-from fray_ray._actors import Actors, RayEndpoint
-from fray_ray._calls import Calls, explain_unpicklable, put
-from fray_ray._cancelling import cancel, close_when_dropped, interrupt
 from fray_ray._connection import Connection, cluster_resources, family_namespace
-from fray_ray._errors import translate
-from fray_ray._futures import PendingPromises, RayFuture
+from fray_ray._context import lending
+from fray_ray._context.actors import Actors, RayEndpoint
+from fray_ray._context.calls import Calls, explain_unpicklable, put
+from fray_ray._context.cancelling import cancel, close_when_dropped, interrupt
+from fray_ray._context.errors import translate
+from fray_ray._context.futures import PendingPromises, RayFuture
+from fray_ray._context.payloads import Payloads
+from fray_ray._context.pending import Pending
+from fray_ray._context.stream_refs import hold
+from fray_ray._context.waiting import wait_in_order
 from fray_ray._options import Sender, check_context_options
-from fray_ray._payloads import Payloads
-from fray_ray._pending import Pending
 from fray_ray._placement import check_group, in_current_group
-from fray_ray._stream_refs import hold
-from fray_ray._waiting import wait_in_order
 
 R = TypeVar("R")
 _CLOSED = "this context was shut down; make another with create_context('ray')"
@@ -165,7 +165,7 @@ class RayContext(ContextBase):
             raise ValueError(f"num_returns must be 1 or more, got {num_returns!r}")
         if not refs:
             return [], []
-        with _lending.awaiting(refs):
+        with lending.awaiting(refs):
             ready, pending = wait_in_order(refs, min(num_returns, len(refs)), seconds(timeout))
         for ref in ready:
             self._pending.done(ref)
@@ -331,9 +331,9 @@ def _attached(identity: str, namespace: str, options: dict[str, Any]) -> RayCont
 
 def _fetch(refs: Any, timeout: float | None) -> Any:
     try:
-        if not _lending.is_beside():
+        if not lending.is_beside():
             return ray.get(refs, timeout=timeout)
-        with _lending.awaiting(refs if isinstance(refs, list) else [refs]):
+        with lending.awaiting(refs if isinstance(refs, list) else [refs]):
             return ray.get(refs, timeout=timeout)
     except rx.RayError as error:
         failure = translate(error, timeout=timeout)

@@ -8,8 +8,8 @@ import ray
 from ray import exceptions as rx
 
 from fray import TaskCancelledError
-from fray_ray._errors import translate
-from fray_ray._io_thread import on_io_thread, soon_on_io_thread
+from fray_ray._context.errors import translate
+from fray_ray._context.io_thread import on_io_thread, soon_on_io_thread
 from fray_ray._ray_internals.calls import stream_ref
 
 _LISTENS_WITHIN = 0.5  # seconds that Python code has to come to its next instruction before it is forced

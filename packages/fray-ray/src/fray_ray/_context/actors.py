@@ -12,11 +12,11 @@ from fray import ActorAlreadyExistsError, ActorNotFoundError
 from fray.backend import is_async_class
 from fray.cluster import poll_delays
 from fray.job import ActorEndpoint, ActorHandle, ActorOptions, Lifetime, actor_methods
-from fray_ray._actor_host import host_class
-from fray_ray._calls import explain_unpicklable
 from fray_ray._connection import cluster_resources
+from fray_ray._context.actor_host import host_class
+from fray_ray._context.calls import explain_unpicklable
+from fray_ray._context.payloads import Payloads
 from fray_ray._options import Sender, actor_options, uses_accelerator
-from fray_ray._payloads import Payloads
 from fray_ray._ray_internals.calls import (
     actor_id,
     actor_sender,
