@@ -120,6 +120,7 @@ def parent(pid: int) -> int:
 
 def kill(*pids: int) -> None:
     """Kill processes, and return when they are gone."""
+    assert min(pids) > 1, f"that is no process of a job: {pids}"
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     until(lambda: not any(alive(pid) for pid in pids), "they are gone")
