@@ -139,8 +139,10 @@ def test_a_sweep_starts_its_members_although_there_is_no_dashboard(
     metadata = {"fray.job_id": "many-1", "fray.name": "many", "fray.replicas": "0", "fray.count": "1"}
     head.add_entry("many-1", {"status": "RUNNING", "metadata": metadata})  # Ray has it from another scheduler
     queued(head, "many-1", SweepPlan("many-1", (Member(plan_of("many-1/0"), ABOUT),)))
-    with scheduler_of(head, monkeypatch, tmp_path), driver_of("many-1", tmp_path):
-        until(lambda: "put fray-many-1~0.queued" in head.calls, "the member is queued", 20)
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "get fray-many-1.stopping" in head.calls, "it is taken", 20)
+        with driver_of("many-1", tmp_path):
+            until(lambda: "put fray-many-1~0.queued" in head.calls, "the member is queued", 20)
 
 
 def test_all_members_of_a_sweep_have_their_grace_at_the_same_time_and_a_shorter_one_at_once(
@@ -397,8 +399,9 @@ def test_a_node_that_lives_although_it_seemed_lost_is_used_again(monkeypatch: py
     assert reservation.lost == {"node-1"}
     lost = LostNodes(record, reservation)
     lost.preempted("node-1")
+    assert lost.leaving() == {0}
     monkeypatch.setattr(time, "monotonic", lambda: now() + 61.0)
-    asyncio.run(asyncio.wait_for(lost.await_known(0), 20))
+    assert lost.leaving() == set()
     assert not reservation.lost
 
 

@@ -162,7 +162,8 @@ def test_replicas_of_any_value(table: FakeDashboard) -> None:
 
 
 def test_replicas_that_would_fill_the_memory(table: FakeDashboard) -> None:
-    look(table, {**WHOLE, "tasks": packed(" " * 300_000_000)})
+    named = {f"fray.{name}": text for name, text in WHOLE.items()}
+    table.add("victim-1", "RUNNING", {**named, "fray.tasks": packed(" " * 200_000_000)})
     info = RayCluster(table.url).poll("victim-1")
     assert "larger than any of ours" in str(info.error_message)
 

@@ -221,8 +221,8 @@ def test_a_gang_whose_actor_is_killed_starts_again_when_the_program_has_ended_th
     entrypoint = Entrypoint.from_callable(holds_a_lock, [tmp_path])
     job_id = joined_cluster.launch(JobRequest("locked", entrypoint, gang=True, max_retries_failure=1))
     until((tmp_path / "up").exists, "it runs", 200)
-    (actor,) = until(lambda: len(pids := pids_of_replicas()) == 1 and pids, "no other job's actor is left")
-    kill(actor)
+    until(lambda: len(pids_of_replicas()) == 1, "no other job's actor is left")
+    kill(*pids_of_replicas())
     info = joined_cluster.wait(job_id, timeout=200)
     (task,) = info.tasks
     assert (info.status, task.attempt) == (JobStatus.SUCCEEDED, 2), info.error_message
