@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import os
 import pickle
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +21,7 @@ from fray import ClusterUnavailableError
 from fray.backend import AttemptEnd, Begin, Ended, Placed
 from fray.cluster import Endpoint, ExitReason, JobId
 from fray.testing.gates import until
+from fray_ray._head import job_process
 from fray_ray._head.descendants import end_family
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
@@ -216,6 +220,18 @@ def test_the_process_of_a_job_ends_although_its_last_traces_cannot_be_deleted(
         with driver_of("train-1", tmp_path) as link:
             head.remove_entry("first-1")
             assert link.recv(100) == b"exit 1\n"
+
+
+def test_the_process_of_a_job_ends_whose_shell_was_gone_before_it_had_begun(tmp_path: Path) -> None:
+    """It has another parent then, which stays."""
+    with subprocess.Popen(["true"]) as shell:
+        shell.wait()
+    path = os.fspath(tmp_path / "scheduler")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        command = [sys.executable, "-I", "-S", job_process.__file__, "train-1", path, str(shell.pid)]
+        assert subprocess.run(command, timeout=20, check=False).returncode == 1
 
 
 def test_a_member_of_a_sweep_that_the_store_did_not_take_is_queued_later(

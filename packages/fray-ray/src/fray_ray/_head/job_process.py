@@ -1,8 +1,9 @@
-"""A job's own process on the head: `python -m fray_ray._head.job_process SUBMISSION`, run by Ray.
+"""A job's own process on the head: `python -m fray_ray._head.job_process SUBMISSION SHELL`, run by Ray.
 
 The scheduler carries the job; this process stands for it in Ray's table. It connects to the scheduler, waits
 for the end of the job, and ends with its exit code. It passes on Ray's request to end. Where the scheduler is
-killed it waits for the next one. It imports almost nothing, to be small.
+killed it waits for the next one. Where the shell that started it is gone, it ends: Ray has lost the job then.
+It imports almost nothing, to be small.
 """
 
 import fcntl
@@ -22,10 +23,17 @@ _PIECE = 4096  # bytes
 
 
 class JobProcess:
-    """Waits for the end of one job."""
+    """Waits for the end of one job.
 
-    def __init__(self, submission: str, path: str) -> None:
+    Args:
+        path: Where the scheduler listens.
+        shell: The id of the process that has started this one, and may be gone already.
+    """
+
+    def __init__(self, submission: str, path: str, shell: str) -> None:
         self._submission, self._path, self._parent = submission, path, os.getppid()
+        if is_gone(int(shell)):  # then the parent is not what is to be watched
+            os._exit(1)
         self._link: socket.socket | None = None
         self._told = False  # to end
 
@@ -102,6 +110,17 @@ class JobProcess:
         return 1
 
 
+def is_gone(pid: int) -> bool:
+    """Whether there is no such process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is another user's
+        return False
+    return False
+
+
 def start_scheduler(path: str) -> None:
     """Have the cluster have a scheduler: Ray does not restart one that was ended for good.
 
@@ -134,7 +153,8 @@ def main() -> int:
         from fray_ray._scheduler import socket_path
 
         path = socket_path(os.environ["RAY_ADDRESS"])
-        os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, sys.argv[1], path])  # noqa: S606
+        command = [sys.executable, "-I", "-S", __file__, sys.argv[1], path, sys.argv[2]]
+        os.execv(sys.executable, command)  # noqa: S606
     return JobProcess(*sys.argv[1:]).run()
 
 
