@@ -222,16 +222,20 @@ def test_the_process_of_a_job_ends_although_its_last_traces_cannot_be_deleted(
             assert link.recv(100) == b"exit 1\n"
 
 
-def test_the_process_of_a_job_ends_whose_shell_was_gone_before_it_had_begun(tmp_path: Path) -> None:
+@pytest.mark.parametrize("noted", [True, False], ids=["and known to be", "and a zombie"])
+def test_the_process_of_a_job_ends_whose_shell_was_gone_before_it_had_begun(
+    tmp_path: Path, noted: bool
+) -> None:
     """It has another parent then, which stays."""
-    with subprocess.Popen(["true"]) as shell:
-        shell.wait()
+    shell = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, shell.pid, os.WEXITED | (0 if noted else os.WNOWAIT))
     path = os.fspath(tmp_path / "scheduler")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
         command = [sys.executable, "-I", "-S", job_process.__file__, "train-1", path, str(shell.pid)]
         assert subprocess.run(command, timeout=20, check=False).returncode == 1
+    shell.poll()
 
 
 def test_a_member_of_a_sweep_that_the_store_did_not_take_is_queued_later(

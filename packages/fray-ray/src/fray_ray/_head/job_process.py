@@ -111,14 +111,15 @@ class JobProcess:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether there is no such process."""
+    """Whether a process has ended, also where its own parent has not taken note of that yet."""
     try:
         os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is large
+            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
     except ProcessLookupError:
         return True
-    except OSError:  # it is another user's
+    except OSError:  # another user's, or a system without /proc
         return False
-    return False
 
 
 def start_scheduler(path: str) -> None:
