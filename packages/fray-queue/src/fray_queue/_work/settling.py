@@ -109,7 +109,8 @@ class Settler:
         returned = [each for each in settlements if each.ending is Ending.RETURNED]
         lost = [each for each in settlements if each.ending is Ending.LOST]
         others = [each for each in settlements if each.ending in _ONE_BY_ONE]
-        self._count(lost, set(), "")  # the queue told the heartbeat
+        if lost:  # which the heartbeat knows from the queue
+            self._count(lost, set(), "")
         if done:
             await self._done(done)
         if returned:
