@@ -27,6 +27,13 @@ from fray_ray.testing import LocalRayCluster
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 from gang_hosts import Hosts, left_in_ray
+from head_in_memory import HeadInMemory
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> HeadInMemory:
+    """A head's store in this process; nothing of Ray runs."""
+    return HeadInMemory(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -35,11 +35,6 @@ from fray_ray._sweep_plan import Member, SweepPlan
 DESCENDANTS = "fray_ray._head.descendants"
 
 
-@pytest.fixture
-def head(monkeypatch: pytest.MonkeyPatch) -> HeadInMemory:
-    return HeadInMemory(monkeypatch)
-
-
 def message_of(head: HeadInMemory, submission: str) -> str:
     """How a job has failed; empty while it has not."""
     entry = head.entry(submission) or {}

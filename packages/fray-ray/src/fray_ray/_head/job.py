@@ -34,7 +34,7 @@ from fray_ray._head.kept import (
 )
 from fray_ray._head.on_exit import run_on_exit
 from fray_ray._head.output import LogFile
-from fray_ray._head.predecessors import unfinished
+from fray_ray._head.predecessors import Predecessors
 from fray_ray._head.ray_job import RayJob
 from fray_ray._head.record import JobRecord
 from fray_ray._head.replica_log import complete_log
@@ -47,7 +47,6 @@ from fray_ray._ray_internals.environment import JOB_CONFIG
 from fray_ray._ray_internals.processes import driver_log
 from fray_ray._scheduler import GRACE_OF_LOST, RAYS_GRACE
 
-_LOOK_AT_OTHERS = 1.0  # seconds between looks at the jobs that it runs after
 _SHOWN_AFTER = 0.25  # seconds for which a job may find room before it is shown as waiting
 
 
@@ -60,6 +59,7 @@ class Shared:
     """
 
     queue: ReservationQueue
+    predecessors: Predecessors
     dashboard: Dashboard
     node: str
 
@@ -77,7 +77,7 @@ class ScheduledJob:
         self._output = LogFile(driver_log(plan.submission))
         if record is None:
             record = JobRecord(machine=new_machine(plan))
-        self._record = record
+        self._record, self._predecessors = record, shared.predecessors
         metrics = JobMetrics(plan.job_id, plan.name)
         log = self._output.path
         self._board = JobBoard(plan, record, log=log, usage=usage_file(plan.submission), metrics=metrics)
@@ -193,15 +193,8 @@ class ScheduledJob:
 
     async def _await_others(self, say: Callable[[str], None]) -> CannotRun | None:
         """Wait for the jobs that this one runs after; return how it ends where one has not succeeded."""
-        while self._plan.after:
-            waits_for, failure = await aside(unfinished, self._plan.after)
-            if failure is not None:
-                return CannotRun(ExitReason.DEPENDENCY_FAILED, failure)
-            if not waits_for:
-                return None
-            say(f"it runs after {', '.join(waits_for)}")
-            await asyncio.sleep(_LOOK_AT_OTHERS)
-        return None
+        failure = await self._predecessors.succeeded(self._plan.after, say) if self._plan.after else None
+        return None if failure is None else CannotRun(ExitReason.DEPENDENCY_FAILED, failure)
 
     async def _join(self) -> Mapping[str, str] | CannotRun:
         """Have Ray run the job's process; return what makes the replicas part of the Ray job."""

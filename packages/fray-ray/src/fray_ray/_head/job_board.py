@@ -53,6 +53,8 @@ class JobBoard:
         )
         self.waits_for: str | None = None
         """Why the job does not run yet."""
+        # What the latest `info` was made of, and it: of most jobs nothing changes between two looks.
+        self._made: tuple[tuple[Any, ...], JobInfo] | None = None
         self._written: tuple[JobInfo, list[dict[str, Any]]] | None = None
         self._next_write = 0.0
         # By replica: its state and its ports, and what users get of these.
@@ -72,7 +74,14 @@ class JobBoard:
 
     @property
     def info(self) -> JobInfo:
-        """The state of the job now."""
+        """The state of the job now; the same object as long as it is the same."""
+        machine = self.machine
+        made_of = machine.tasks, machine.started_at, self.waits_for, dict(self.record.ports)
+        if self._made is None or self._made[0] != made_of:
+            self._made = made_of, self._make_info()
+        return self._made[1]
+
+    def _make_info(self) -> JobInfo:
         machine = self.machine
         tasks = tuple(map(self._task, machine.tasks))
         info = replace(self._info, tasks=tasks, started_at=machine.started_at)

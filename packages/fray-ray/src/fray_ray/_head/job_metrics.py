@@ -46,6 +46,8 @@ class JobMetrics:
         self._gauges = shared_gauges()
         self._next = 0.0
         self._waits_since: float | None = None
+        # What was counted last, and of what: of a job that waits nothing changes between two times.
+        self._counted: tuple[JobInfo, Latest, dict[JobStatus, int], dict[str, float]] | None = None
 
     def look(self, info: JobInfo, latest: Callable[[], Latest]) -> None:
         """Set the figures by what is known of the job, where it was not done a moment ago.
@@ -56,7 +58,10 @@ class JobMetrics:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY
-        self._set(replicas_of(info), figures_of(info, latest()) | {"pending_seconds": self._pending(info)})
+        used, known = latest(), self._counted
+        if known is None or known[0] is not info or known[1] != used:
+            known = self._counted = info, used, replicas_of(info), figures_of(info, used)
+        self._set(known[2], known[3] | {"pending_seconds": self._pending(info, known[2])})
 
     def end(self) -> None:
         """Set all to zero: the job has ended."""
@@ -68,8 +73,8 @@ class JobMetrics:
         for name, figure in figures.items():
             self._gauges[name].set(figure, self._tags)
 
-    def _pending(self, info: JobInfo) -> float:
-        if info.finished or any(task.status is JobStatus.RUNNING for task in info.tasks):
+    def _pending(self, info: JobInfo, replicas: Mapping[JobStatus, int]) -> float:
+        if info.finished or replicas[JobStatus.RUNNING]:
             self._waits_since = None
             return 0.0
         if self._waits_since is None:

@@ -101,8 +101,8 @@ class JobRun:
         self._plan, self._board, self._queue, self._output = plan, board, queue, output
         self._machine, self._record = board.machine, board.record
         self._end_family, self._log_path = end_family, log_path
-        marks = LogMarks()
-        self._logs = [ReplicaLog(number, plan.secrets, output, marks) for number in range(plan.replicas)]
+        self._marks = LogMarks()
+        self._logs: dict[int, ReplicaLog] = {}  # of those that have begun: a waiting job costs little
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         for event in self._record.requests:  # of which another scheduler had no time to take care
             self._events.put_nowait(event)
@@ -265,8 +265,13 @@ class JobRun:
                 return
             if self._plan.gang:
                 return  # `StopReplica` is to come
-        self._logs[replica].begin(attempt)
+        self._log(replica).begin(attempt)
         self._follow(replica, attempt, taken_up=False)
+
+    def _log(self, replica: int) -> ReplicaLog:
+        if replica not in self._logs:
+            self._logs[replica] = ReplicaLog(replica, self._plan.secrets, self._output, self._marks)
+        return self._logs[replica]
 
     def _follow(self, replica: int, attempt: int, *, taken_up: bool) -> None:
         self._followers[replica] = self._tasks.start(self._carry(replica, attempt, taken_up=taken_up))
@@ -278,7 +283,7 @@ class JobRun:
             replica,
             self._record.takers,
             functools.partial(self._lost.reach, replica),
-            self._logs[replica],
+            self._log(replica),
             self._log_path,
             lambda why: self._give_notice(replica, attempt, why, _LONGEST_GRACE - _RESERVE),
             lambda ports: self._note_ports(replica, attempt, ports),
@@ -295,7 +300,7 @@ class JobRun:
         except Exception as error:  # noqa: BLE001 - a replica that nobody watches must not read running for ever
             end = await self._lost.why_gone(replica, run.broken(error))
             has_actor = False
-        self._logs[replica].end()
+        self._log(replica).end()
         if self._is_signalled_from_outside(replica, end):
             end = await self._await_shutdown(replica, end)
         if not end.good and self._plan.gang:
@@ -364,7 +369,7 @@ class JobRun:
                 follower = self._followers.pop(each.replica, None)
                 if follower is not None:
                     follower.cancel()
-                    self._logs[each.replica].end()
+                    self._log(each.replica).end()
                 self._tell_ended(each.replica, each.attempt, self._lost.preempted(node))
         node = nodes.get(failed, "")
         if node not in gone or end.reason is ExitReason.PREEMPTED:

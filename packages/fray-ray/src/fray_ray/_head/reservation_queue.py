@@ -25,7 +25,7 @@ _COUNTS_EVERY = 1.0  # seconds between two looks at nodes while nothing is known
 # keeps its place meanwhile, so no later gang of its own line takes what it let go of.
 _HOLDS_FOR, _LETS_GO_FOR = (60.0, 120.0), (0.5, 5.0)
 # Seconds between two times that a job says what it waits for, and as many more as there are jobs that wait.
-_SAYS_EVERY, _SAYS_EVERY_OF_ONE = 1.0, 0.01
+_SAYS_EVERY, _SAYS_EVERY_OF_ONE = 1.0, 0.03
 _LETS_GO_AFTER = 3.0  # seconds for which its turn has not come: what Ray says of its nodes lags behind
 
 

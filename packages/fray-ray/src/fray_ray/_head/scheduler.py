@@ -25,6 +25,7 @@ from fray_ray._head.job_metrics import shared_gauges
 from fray_ray._head.kept import PlanError, forget_oldest, forget_orphans, plan_again
 from fray_ray._head.nodes import watch_draining
 from fray_ray._head.outliving import remove_abandoned_groups, remove_groups_of
+from fray_ray._head.predecessors import Predecessors
 from fray_ray._head.record import JobRecord, unpacked
 from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.sweep import Sweep, plan_of_sweep_again
@@ -43,6 +44,8 @@ from fray_ray._sweep_plan import SweepPlan
 
 _LOOK = 0.1  # seconds between looks into the head's store
 _LOOK_AFTER_ERROR = 1.0  # seconds
+_COST = 10  # times as long as a look takes is the least time between two: a list of all names has many
+_AT_ONCE = 0.2  # seconds in which jobs are taken in one look; those that came with a thousand others wait
 _LOOK_FOR_NOTICES = 0.5  # seconds
 _LAUNCHED_WITHIN = 600.0  # seconds between the upload of a plan and that of the job that is queued with it
 _TRIES_FOR = 60.0  # seconds for which a job that cannot be carried is tried again: the head may be away
@@ -88,8 +91,8 @@ class Scheduler:
         self._links: dict[str, DriverLink] = {}
         self._look_again = False  # although nothing in the head's store has changed
         self._lives: set[asyncio.Task[None]] = set()
-        queue = ReservationQueue()
-        self._shared = Shared(queue, Dashboard(_client), ray.get_runtime_context().get_node_id())
+        node = ray.get_runtime_context().get_node_id()
+        self._shared = Shared(ReservationQueue(), Predecessors(), Dashboard(_client), node)
         shared_gauges()
 
     async def run(self, ready: Any) -> None:
@@ -102,6 +105,7 @@ class Scheduler:
                 asyncio.create_task(each)
                 for each in (
                     self._shared.queue.run(),
+                    self._shared.predecessors.run(),
                     watch_draining(self._jobs.values, _LOOK_FOR_NOTICES),
                     self._read_requests(),
                     self._forget_now_and_then(),
@@ -145,9 +149,10 @@ class Scheduler:
         """Take new jobs, and what is requested of those that there are."""
         read: dict[str, list[str]] = {}
         while True:
-            pause = _LOOK
+            begin = time.monotonic()
             try:
                 names = _job_kv.all_names()
+                pause = max(_LOOK, _COST * (time.monotonic() - begin))
                 if names != read or self._look_again:
                     self._look_again = False
                     read = {} if self._read_all(names) else names  # the same may be requested again
@@ -159,10 +164,14 @@ class Scheduler:
     def _read_all(self, names: dict[str, list[str]]) -> bool:
         """Read what there is of each job; return whether anything was requested.
 
-        One that raised an error comes last from then on, so that it keeps no other waiting.
+        One that raised an error comes last from then on, so that it keeps no other waiting. Where taking jobs
+        takes too long, the others are taken in the next look, after what happens meanwhile.
         """
-        told = False
+        told, until = False, time.monotonic() + _AT_ONCE
         for submission in sorted(names, key=self._troubled.__contains__):
+            if submission not in self._jobs and time.monotonic() > until:
+                self._look_again = True
+                continue
             self._troubled.add(submission)
             told |= self._read(submission, names[submission])
             self._troubled.discard(submission)
