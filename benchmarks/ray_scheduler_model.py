@@ -21,7 +21,7 @@ from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray._head.line import SliceTicket, slice_turns
 from fray_ray._job_table import info_in, state_metadata
 
-KIND = "v5litepod-1024"  # 256 hosts
+KIND = "v5p-2048"  # 256 hosts
 HOSTS = 256
 JOBS = fewer(1_000, 50)
 SLICES = 40

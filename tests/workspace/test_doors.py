@@ -20,7 +20,8 @@ OTHERS = {"os": {"_exit"}, "sys": {"_current_frames", "_getframe"}}
 # Why a file may name private modules.
 MODULES = {
     "benchmarks/ray_head.py": "a thousand jobs that ended are written, not run",
-    "benchmarks/ray_scheduler_model.py": "it drives the loop of the scheduler on a made-up cluster",
+    "benchmarks/ray_loop_model.py": "the scheduler runs on a made-up cluster that counts what it is asked",
+    "benchmarks/ray_scheduler_model.py": "it drives the rule of the line on a made-up cluster",
     "tests/core/test_import.py": "it tells which rooms an import loads",
     "tests/iris/helpers/actor_servers.py": "the server of an actor, which no test here has in a job of Iris",
     "tests/iris/test_actor_calls.py": "both sides of an actor's calls; no test here has Iris between them",
