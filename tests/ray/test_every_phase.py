@@ -55,9 +55,6 @@ def test_while_a_job_starts(joined_cluster: RayCluster, tmp_path: Path) -> None:
     for victim, pid_of in ON_THE_HEAD.items():  # at once: its replica is on its way
         jobs[victim] = launch(joined_cluster, tmp_path / victim)
         kill(pid_of(jobs[victim]))
-    for victim in RAY_LOSES_IT:
-        joined_cluster.wait(jobs[victim], timeout=200)
-        joined_cluster.terminate(jobs[victim])  # returns when nothing of it is left
     jobs["scheduler"] = launch(joined_cluster, tmp_path / "scheduler")
     kill_scheduler()
     for victim, job_id in jobs.items():
@@ -65,6 +62,7 @@ def test_while_a_job_starts(joined_cluster: RayCluster, tmp_path: Path) -> None:
             (tmp_path / victim / "go").touch()
         info = joined_cluster.wait(job_id, timeout=200)
         if victim in RAY_LOSES_IT:
+            joined_cluster.terminate(job_id)  # returns when nothing of it is left
             assert info.status is JobStatus.FAILED, victim
             assert info.tasks[0].reason in (ExitReason.LOST, ExitReason.COULD_NOT_START), victim
         else:
