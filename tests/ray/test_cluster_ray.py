@@ -2,8 +2,11 @@
 
 import os
 import shlex
+import threading
 import zipfile
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -264,26 +267,49 @@ def test_a_job_without_an_accelerator_keeps_jax_off_it(cluster: RayCluster) -> N
     assert list(cluster.monitor(info.job_id)) == ["jax=cpu"]
 
 
-def test_packages_are_installed_for_a_job_and_its_tasks(cluster: RayCluster, tmp_path: Path) -> None:
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """The address of a folder of this test, by HTTP: no index is asked for a wheel that a project names."""
+    handler = partial(SimpleHTTPRequestHandler, directory=os.fspath(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_packages_and_extras_are_installed_for_a_job_and_its_tasks(
+    cluster: RayCluster, tmp_path: Path, served: str
+) -> None:
     def work() -> None:
         from importlib import import_module
 
         from fray import create_context
 
-        def name() -> str:
-            return str(import_module("installed_for_a_test").NAME)
+        def names() -> list[str]:
+            return [str(import_module(name).NAME) for name in ("by_name_for_a_test", "by_extra_for_a_test")]
 
         # The job is on the head, which has two CPUs: a task that takes three has its node install them too.
         with create_context("ray?num_cpus=3") as context:
-            print(name(), context.get(context.run(name)))
+            print(*names(), *context.get(context.run(names)))
 
-    environment = create_environment(pip_packages=[str(wheel(tmp_path, "installed_for_a_test"))])
+    named, extra = (wheel(tmp_path, f"by_{how}_for_a_test") for how in ("name", "extra"))
+    workspace = tmp_path / "project"
+    workspace.mkdir()
+    (workspace / "pyproject.toml").write_text(
+        '[project]\nname = "sample"\nversion = "1"\nrequires-python = ">=3.11"\n'
+        "[project.optional-dependencies]\n"
+        f'more = ["by-extra-for-a-test @ {served}/{extra.name}"]\n'
+    )
+    environment = create_environment(workspace=workspace, pip_packages=[str(named)], extras=["more"])
     request = JobRequest(
         "packages", work, environment=environment, resources=ResourceConfig(preemptible=False)
     )
     info = cluster.wait(cluster.launch(request), timeout=400)
     assert info.status is JobStatus.SUCCEEDED, info.error_message
-    assert list(cluster.monitor(info.job_id)) == ["installed_for_a_test installed_for_a_test"]
+    (line,) = cluster.monitor(info.job_id)
+    assert line.split() == 2 * ["by_name_for_a_test", "by_extra_for_a_test"]
 
 
 def test_a_package_that_does_not_exist_is_named_in_the_first_line_of_the_error(cluster: RayCluster) -> None:

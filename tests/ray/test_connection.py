@@ -24,7 +24,7 @@ SERVER = """
     import json, os, sys
     from fray_ray.testing import LocalRayCluster
 
-    with LocalRayCluster(num_cpus=4) as cluster:
+    with LocalRayCluster(num_cpus=4, fast_workers=False) as cluster:  # as Ray starts them elsewhere
         told = dict(head=cluster.address, url=cluster.dashboard)
         print(json.dumps({**told, "folder": os.environ["RAY_TMPDIR"]}), flush=True)
         for line in sys.stdin:

@@ -445,6 +445,7 @@ def test_random_kills_lose_no_job(
         "process of a job": lambda: [process_of(chance.choice(list(folders)))],
         "actor": pids_of_replicas,
         "process supervisor": lambda: [parent(pid) for pid in programs_in(tmp_path)],
+        "guardian": lambda: [parent(parent(pid)) for pid in programs_in(tmp_path)],
         "program": lambda: programs_in(tmp_path),
     }
     killed: Counter[str] = Counter()
