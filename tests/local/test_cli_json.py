@@ -117,6 +117,8 @@ def test_a_sweep_as_json(work: Path) -> None:
 def test_a_request_as_json(work: Path) -> None:
     argv = ["--tpu", "v5litepod-16", "--region", "eu", "--after", "x", "--", "true"]
     check("request", fray("run", "--json", "--dry-run", *argv, cwd=work).stdout)
+    chips = check("request", fray("run", "--json", "--dry-run", "--tpu", "v5litepod-8:4", "true").stdout)
+    assert chips["resources"]["device"]["count"] == 4
     check("request", fray("run", "--json", "--dry-run", "-n", "4,2", "--gpu", "1", "--", "true").stdout)
 
 

@@ -31,7 +31,10 @@ _OPTIONS = [
     _option(
         "--gpu", metavar="[TYPE:]N", help="GPUs of each replica: 1 of any type, H100, H100:8."
     ),
-    _option("--tpu", metavar="TYPE", help="A TPU slice, e.g. v5litepod-16."),
+    _option(
+        "--tpu", metavar="TYPE[:N]",
+        help="A TPU slice, e.g. v5litepod-16; v5litepod-8:4 is one whose hosts have 4 chips each.",
+    ),
     _option("--topology", metavar="XxY", help="The topology of the TPU slice, if its type has several."),
     _option(
         "--preemptible/--no-preemptible", default=True, show_default=True,
@@ -162,15 +165,22 @@ def _device(gpu: str | None, tpu: str | None, topology: str | None) -> "DeviceCo
     if topology and not tpu:
         raise click.UsageError(f"--topology {topology} is of a TPU slice: give --tpu TYPE too")
     if tpu:
-        return TpuConfig(tpu, topology=topology)
+        kind, chips = _counted(tpu, "--tpu takes TYPE or TYPE:N, e.g. v5litepod-16 or v5litepod-8:4")
+        return TpuConfig(kind, chips, topology=topology)
     if gpu is None:
         return CpuConfig()
     if gpu.isdigit():
         return GpuConfig(count=int(gpu))
-    kind, _, count = gpu.partition(":")
+    kind, count = _counted(gpu, "--gpu takes N, TYPE or TYPE:N, e.g. 1, H100 or H100:8")
+    return GpuConfig(kind, count or 1)
+
+
+def _counted(text: str, takes: str) -> tuple[str, int | None]:
+    """Return a type, and how many of it there are where that is said."""
+    kind, _, count = text.partition(":")
     if count and not count.isdigit():
-        raise click.UsageError(f"--gpu takes N, TYPE or TYPE:N, e.g. 1, H100 or H100:8, got {gpu!r}")
-    return GpuConfig(kind, int(count or 1))
+        raise click.UsageError(f"{takes}, got {text!r}")
+    return kind, int(count) if count else None
 
 
 def _environment(
