@@ -99,7 +99,8 @@ def task_options(base: Mapping[str, Any], options: TaskOptions) -> dict[str, Any
     """Merge a task's options over those of its context."""
     merged = _merged(base, options.resources)
     # Ray would run a task four times whose worker dies; here nothing runs twice unless that was requested.
-    merged["max_retries"] = options.max_retries or base.get("max_retries", 0)
+    said = options.max_retries
+    merged["max_retries"] = base.get("max_retries", 0) if said is None else said
     if options.max_calls is not None:
         merged["max_calls"] = options.max_calls
     merged |= options.backend.get("ray", {})

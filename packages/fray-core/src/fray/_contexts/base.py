@@ -151,6 +151,8 @@ class ContextBase(ABC):
             if options is not None and not isinstance(options, TaskOptions):
                 raise ValueError(f"options must be TaskOptions, got {options!r}")
             options = self._task_options if options is None else options
+            if options.max_retries is None and self._task_options.max_retries:
+                options = replace(options, max_retries=self._task_options.max_retries)
             check_task(self.capabilities, type(self).__name__, fn, options)
             if ("args" in kwargs and not takes(fn, "args")) or (
                 "kwargs" in kwargs and not takes(fn, "kwargs")

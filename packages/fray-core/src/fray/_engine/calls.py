@@ -91,7 +91,7 @@ class Call:
     def retries_left(self) -> int:
         """How often it may still run again after the death of its worker."""
         allowed = self.options.max_retries if isinstance(self.options, TaskOptions) else 0
-        return allowed - getattr(self, "_losses", 0)
+        return (allowed or 0) - getattr(self, "_losses", 0)
 
     # Dependencies.
 

@@ -74,7 +74,8 @@ class TaskOptions:
         runtime_env: Environment of the task, if the backend can give it one of its own.
         name: Shown in logs and dashboards instead of the function's name.
         max_calls: Tasks of this function that a worker process runs before it is replaced.
-        max_retries: How often the task runs again after its worker died. An exception of the
+        max_retries: How often the task runs again after its worker died; by default as often as its
+            context says, which is 0 unless it was made with `max_retries`. An exception of the
             task's own is never retried.
         backend: Native options by the name of their backend, `{"ray": {...}}`; the others ignore them.
     """
@@ -83,13 +84,14 @@ class TaskOptions:
     runtime_env: RuntimeEnv | None = None
     name: str | None = None
     max_calls: int | None = None
-    max_retries: int = 0
+    max_retries: int | None = None
     backend: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resources", _check_resources(self.resources))
         object.__setattr__(self, "backend", _check_backend(self.backend))
-        check_count("max_retries", self.max_retries, 0)
+        if self.max_retries is not None:
+            check_count("max_retries", self.max_retries, 0)
         if self.max_calls is not None:
             check_count("max_calls", self.max_calls, 1)
 

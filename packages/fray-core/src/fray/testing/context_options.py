@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from fray._discovery.current import create_context
-from fray._values.errors import ActorNotFoundError
+from fray._values.errors import ActorNotFoundError, WorkerDiedError
+from fray._values.options import TaskOptions
 from fray.testing import tasks
 from fray.testing.context_death import die_at_first
 from fray.testing.context_fixtures import ContextFixtures
@@ -52,6 +53,20 @@ class OptionsContract(ContextFixtures):
             return
         with create_context(spec, max_retries=2) as context:
             assert context.get(context.run(die_at_first, notes.note("diary"), 2), timeout=60) == 3
+
+    def test_max_retries_of_a_task_wins_over_its_contexts(self, spec: str, notes: NoteServer) -> None:
+        if not (self.can.isolation and self.can.retries):
+            self.moot("retries")
+            return
+        with create_context(spec, max_retries=2) as context:
+            ref = context.create_task(
+                die_at_first, notes.note("unsaid"), 2, options=TaskOptions(name="unsaid")
+            )
+            assert context.get(ref, timeout=60) == 3
+            never = TaskOptions(max_retries=0)
+            with pytest.raises(WorkerDiedError):
+                context.get(context.create_task(die_at_first, notes.note("never"), options=never), timeout=60)
+        assert notes.note("never").read() == "x"
 
     def test_a_tasks_own_exception_is_no_reason_to_run_it_again(self, spec: str, notes: NoteServer) -> None:
         retries = 2 * self.retries

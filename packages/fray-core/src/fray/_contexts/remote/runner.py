@@ -70,7 +70,7 @@ class EngineRunner:
         hold = context.hold(context.key_of(call.ref))
         call.state = hold
         message = TaskMessage(
-            context.session.packed, hold.key, call.label, payload.data, slots, call.options.max_retries
+            context.session.packed, hold.key, call.label, payload.data, slots, call.options.max_retries or 0
         )
         context.submitted.add(call.ref)
         context.remote.submit(hold.key, pickle.dumps(message), keys, call.options)
