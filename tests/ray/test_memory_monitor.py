@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 
+from fray import ActorDiedError, WorkerDiedError, create_context
 from fray.backend import process_tree
 from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, ResourceConfig
 from fray.testing.cluster import program, until
@@ -19,6 +20,11 @@ from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 
 REGION = "of-too-little-memory"
+
+
+class Hungry:
+    def sleep(self) -> None:
+        time.sleep(600)
 
 
 @pytest.fixture
@@ -56,6 +62,20 @@ def test_a_replica_that_rays_memory_monitor_ends_ran_out_of_memory(
     (task,) = twice.tasks
     assert (task.attempt, [each.reason for each in task.previous]) == (2, [ExitReason.OUT_OF_MEMORY])
     assert "(attempt 2 of 2)" in str(twice.error_message)
+
+
+@pytest.mark.parametrize("full_node", [500], indirect=True)
+def test_an_actor_that_rays_memory_monitor_ends_is_dead_and_a_task_has_lost_its_worker(
+    ray_cluster: LocalRayCluster, full_node: str
+) -> None:
+    selector = {"ray.io/availability-region": full_node}
+    with create_context("ray", address=ray_cluster.address, label_selector=selector) as context:
+        hungry = context.create_actor(Hungry)
+        for _ in range(2):  # one that runs, and one that comes later
+            with pytest.raises(ActorDiedError, match=r"(?s)actor Hungry is dead: .*low on memory"):
+                context.get(hungry.sleep(), timeout=240)
+        with pytest.raises(WorkerDiedError, match="low on memory"):
+            context.get(context.run(time.sleep, 600), timeout=240)
 
 
 @pytest.mark.parametrize("full_node", [1_000], indirect=True)

@@ -19,6 +19,9 @@ import cloudpickle
 import pytest
 import ray as typed_ray
 import requests
+from ray._private.serialization import SerializedRayObject
+from ray._private.worker import global_worker
+from ray.core.generated.common_pb2 import ErrorType, RayErrorInfo
 from ray.exceptions import RayTaskError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
@@ -50,7 +53,7 @@ from fray_ray._ray_internals.dashboard import (
     request,
     upload_workspace,
 )
-from fray_ray._ray_internals.deaths import death_of, is_death_without_cause
+from fray_ray._ray_internals.deaths import actor_in, death_of, is_death_without_cause, is_of_actor
 from fray_ray._ray_internals.environment import ADDRESS, JOB_CONFIG, is_of_one_process
 from fray_ray._ray_internals.errors import bound_error_texts, ends_worker
 from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actors_of
@@ -620,6 +623,30 @@ def test_a_death_without_a_cause_is_not_an_assertion_of_a_method(cluster: LocalR
         ray.get(ray.remote(fails).remote(), timeout=60)
     assert not is_death_without_cause(raised.value)
     assert is_death_without_cause(AssertionError())
+
+
+@pytest.mark.parametrize("told", [RayErrorInfo(), None], ids=["another cause", "none"])
+def test_the_death_of_an_actor_is_known_by_what_ray_stores_of_it(
+    cluster: LocalRayCluster, monkeypatch: pytest.MonkeyPatch, told: RayErrorInfo | None
+) -> None:
+    known = global_worker.get_serialization_context()
+    monkeypatch.setattr(known, "_deserialize_error_info", lambda *_: told)
+    stored: Any = None if told is None else b"of the store"
+    kind = str(ErrorType.Value("ACTOR_DIED")).encode()
+    (error,) = known.deserialize_objects([SerializedRayObject(stored, kind, None)], [ray.put(1)], {})
+    assert is_of_actor(error) or isinstance(error, ray.exceptions.ActorDiedError)
+
+
+def test_which_actor_has_ended_is_in_the_text() -> None:
+    assert actor_in("it died\n\tclass_name: Counter\n\tname: tally\n") == ("Counter", "tally")
+    assert actor_in("Selected to kill: (Actor(0a): job ID=1, task name=Counter.__init__, pid=2)") == (
+        "Counter",
+        None,
+    )
+    being_made = "Selected to kill: (Task: job ID=1, task name=Counter.__init__, pid=2)"
+    assert actor_in(being_made) == ("Counter", None)
+    assert actor_in("Selected to kill: (Task: job ID=1, task name=work, pid=2)") == (None, None)
+    assert actor_in("it died") == (None, None)
 
 
 # --- classes ---

@@ -19,9 +19,11 @@ from fray import (
     WorkerDiedError,
 )
 from fray.backend import pack_exception, unpack_exception
+from fray_ray._ray_internals.deaths import actor_in, is_death_without_cause, is_of_actor
 from fray_ray._ray_internals.errors import ends_worker
 
 _PACKED = "_fray_packed"
+_ACTOR_DIED = (rx.RayActorError, rx.ActorUnschedulableError, rx.ActorPlacementGroupRemoved)
 _DIED = (
     rx.WorkerCrashedError,
     rx.NodeDiedError,
@@ -70,10 +72,10 @@ def translate(error: BaseException, *, timeout: float | None = None) -> BaseExce
         return GetTimeoutError(f"no result within {timeout} s; the task goes on")
     if isinstance(deepest, rx.TaskCancelledError):
         return TaskCancelledError("the task was cancelled")
-    if isinstance(deepest, rx.RayActorError):
+    if isinstance(deepest, _ACTOR_DIED) or is_of_actor(deepest) or is_death_without_cause(error):
         return _actor_died(deepest)
     if isinstance(deepest, _DIED):
-        return WorkerDiedError(_first_lines(deepest))
+        return WorkerDiedError(str(deepest).strip() or type(deepest).__name__)
     if isinstance(error, rx.RayTaskError):
         return _outside_the_task(error, deepest)
     return deepest
@@ -101,12 +103,9 @@ def _outside_the_task(error: BaseException, cause: BaseException) -> BaseExcepti
 
 
 def _actor_died(error: BaseException) -> ActorDiedError:
-    text = str(error)
-    name, kind = (re.search(rf"^\s*{field}: (.+)$", text, re.MULTILINE) for field in ("name", "class_name"))
-    label = kind[1] if kind else "of this handle"
-    return ActorDiedError(f"{label}({name[1]!r})" if name else label, _first_lines(error))
-
-
-def _first_lines(error: BaseException) -> str:
     text = str(error).strip()
-    return text or type(error).__name__
+    if not text or isinstance(error, rx.RaySystemError):
+        text = "it has ended, and Ray does not say why"
+    kind, name = actor_in(text)
+    label = kind or "of this handle"
+    return ActorDiedError(f"{label}({name!r})" if name else label, text)
