@@ -83,6 +83,35 @@ def test_a_private_cluster_that_was_not_waited_for_ends_with_the_program_and_lea
     assert not Path(folder).exists()
 
 
+def test_a_private_cluster_of_a_context_that_was_dropped_does_its_work_and_leaves_no_folder(
+    tmp_path: Path,
+) -> None:
+    program = """
+        import gc, sys, time
+        import ray
+        from pathlib import Path
+        from fray import create_context
+
+        def work(mark):
+            time.sleep(2)
+            Path(mark).touch()
+
+        context = create_context("ray?local=true&num_cpus=1")
+        context.put(1)  # which starts it
+        other = create_context("ray")
+        (node,) = ray.nodes()
+        print(node["ObjectStoreSocketName"].partition("/session_")[0])
+        for each, mark in zip((context, other), sys.argv[1:]):
+            each.run(work, mark)
+        del context, each
+        gc.collect()
+        """
+    marks = [tmp_path / "dropped", tmp_path / "held"]
+    (folder,) = printed(program, *map(str, marks)).split()
+    assert all(mark.exists() for mark in marks)
+    assert not Path(folder).exists()
+
+
 def test_a_private_cluster_that_cannot_be_started_leaves_no_folder() -> None:
     program = """
         import ray

@@ -28,7 +28,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from fray.backend import HeldPorts
 from fray.testing.cluster import until
 from fray_ray._ray_internals import direct_calls
-from fray_ray._ray_internals.addresses import as_ray_says, dashboard_address, head_of_auto
+from fray_ray._ray_internals.addresses import as_ray_says, current_cluster, dashboard_address, head_of_auto
 from fray_ray._ray_internals.agent_ports import agent_ports, await_agent
 from fray_ray._ray_internals.calls import (
     actor_id,
@@ -447,6 +447,15 @@ def test_auto_means_the_cluster_of_this_machine(
 def test_an_address_is_said_as_ray_says_it(cluster: LocalRayCluster) -> None:
     assert as_ray_says(cluster.address) == ray.get_runtime_context().gcs_address
     assert as_ray_says("no address") is None
+
+
+def test_a_cluster_has_one_id_that_every_process_in_it_knows(cluster: LocalRayCluster) -> None:
+    mine = current_cluster()
+    assert mine is not None
+    assert ray.get(ray.remote(current_cluster).remote(), timeout=60) == mine
+    alone = "from fray_ray._ray_internals.addresses import current_cluster; print(current_cluster())"
+    done = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
 
 
 def test_the_head_knows_its_dashboard(cluster: LocalRayCluster) -> None:

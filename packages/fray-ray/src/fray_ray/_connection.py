@@ -8,14 +8,15 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import ray
 
-from fray import ClusterUnavailableError, UnsupportedError
+from fray import ClusterUnavailableError, ContextClosedError, UnsupportedError
 from fray.backend import FAMILY
 from fray.cluster import parent_job
 from fray_ray._finding import knock
-from fray_ray._ray_internals.addresses import as_ray_says
+from fray_ray._ray_internals.addresses import as_ray_says, current_cluster
 
 _log = logging.getLogger("fray.ray")
 _lock = threading.RLock()  # a signal handler may come in between
@@ -46,6 +47,7 @@ class Connection:
         self.opened = self._opening = False
         self.joined: str | None = None
         """`host:port` of the head, once the cluster was joined."""
+        self._cluster: Any = None
 
     def open(self) -> None:
         """Join the cluster, or start it; nothing where that was done.
@@ -66,8 +68,31 @@ class Connection:
             finally:
                 self._opening = False
             self.joined = str(ray.get_runtime_context().gcs_address)
+            self._cluster = current_cluster()
             self.opened = True
             _log.info("this context is on the Ray cluster at %s", self.joined)
+
+    @property
+    def private(self) -> bool:
+        """Whether the cluster was started by this connection."""
+        return self._owned_dir is not None
+
+    @property
+    def up(self) -> bool:
+        """Whether this process is still in the cluster that was joined."""
+        return self.opened and current_cluster() == self._cluster
+
+    def check(self) -> None:
+        """Refuse what Ray would start another cluster for.
+
+        Raises:
+            ContextClosedError: This process has left the cluster, which has ended where it was a private one.
+        """
+        if self.opened and current_cluster() != self._cluster:
+            raise ContextClosedError(
+                f"this process has left the Ray cluster at {self.joined}, by ray.shutdown() or with the end "
+                "of a context; make another context with create_context('ray')"
+            )
 
     def _open(self) -> None:
         if ray.is_initialized():
@@ -96,8 +121,9 @@ class Connection:
     def close(self) -> None:
         """End the cluster that this connection started; one that was joined stays joined."""
         if self._owned_dir is not None:
-            with contextlib.suppress(Exception):
-                ray.shutdown()
+            if self.up or not self.opened:  # else it has ended, and this process may be in another
+                with contextlib.suppress(Exception):
+                    ray.shutdown()
             shutil.rmtree(self._owned_dir, ignore_errors=True)
             self._owned_dir = None
 

@@ -53,6 +53,17 @@ class ProgramEndContract(ContextFixtures):
         assert (done.returncode, done.stderr) == (0, "")
         assert notes.note("mark").read()
 
+    def test_a_program_that_ends_well_waits_for_tasks_of_a_context_that_it_dropped(
+        self, spec: str, notes: NoteServer
+    ) -> None:
+        if not self.can.program_end:
+            self.moot("program_end")
+            return
+        body = "import gc\ncontext.run(touch, mark, 2.0)\ndel context\ngc.collect()"
+        _, done = self.run_program(spec, body, notes.note("mark"))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert notes.note("mark").read()
+
     def test_a_program_that_raises_waits_for_nothing(self, spec: str, notes: NoteServer) -> None:
         if not self.can.program_end or self.can.inline:
             self.moot("program_end")

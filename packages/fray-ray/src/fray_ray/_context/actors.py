@@ -141,7 +141,7 @@ class Actors:
         deadline = time.monotonic() + _GONE_WITHIN
         for delay in poll_delays():
             try:
-                found = ray.get_actor(str(endpoint.name), namespace=self._context.namespace)
+                found = ray.get_actor(str(endpoint.name), namespace=self._context.joined_namespace())
             except ValueError:
                 return
             if actor_id(found) != actor_id(endpoint.handle) or time.monotonic() > deadline:

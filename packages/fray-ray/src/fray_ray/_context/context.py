@@ -7,17 +7,14 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import ray
-from ray import exceptions as rx
 
 from fray import ContextClosedError
 from fray.backend import (
-    ACTOR_SECONDS,
     ContextCapabilities,
     MapPace,
     check_count,
     end_at_exit,
     is_generator_function,
-    name_given_up,
     seconds,
 )
 from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectStream, TaskOptions
@@ -26,12 +23,12 @@ from fray_ray._context import lending
 from fray_ray._context.actors import Actors, RayEndpoint
 from fray_ray._context.calls import Calls, explain_unpicklable, put
 from fray_ray._context.cancelling import cancel, close_when_dropped, interrupt
-from fray_ray._context.errors import translate
 from fray_ray._context.futures import PendingPromises, RayFuture
 from fray_ray._context.payloads import Payloads
 from fray_ray._context.pending import Pending
+from fray_ray._context.program_end import finish, interrupt_all, keep_when_dropped
 from fray_ray._context.stream_refs import hold
-from fray_ray._context.waiting import wait_in_order
+from fray_ray._context.waiting import fetch, wait_in_order
 from fray_ray._options import Sender, check_context_options
 from fray_ray._placement import check_group, in_current_group
 
@@ -100,6 +97,7 @@ class RayContext(ContextBase):
             check_count("max_workers", max_workers, 1)
         self._connection: Connection | None = Connection(address, namespace, local)
         self._set_up(uuid.uuid4().hex, namespace, options)
+        self._work = keep_when_dropped(self, self._pending, self._connection)
         end_at_exit(self)  # before Ray disconnects, which was registered when it was imported
 
     def _set_up(self, identity: str, namespace: str | None, options: dict[str, Any]) -> None:
@@ -120,20 +118,32 @@ class RayContext(ContextBase):
     def namespace(self) -> str:
         """Where names of actors are looked up."""
         self._connect()
+        return self.joined_namespace()
+
+    def joined_namespace(self) -> str:
+        """Return the namespace of a context that has joined its cluster, also where it was shut down."""
         if self._namespace is None:
             self._namespace = family_namespace()
         return self._namespace
 
     def _connect(self) -> None:
+        self._check_open()
         connection = self._connection
         if connection is None or (connection.opened and not self._in_current_group):
             return
-        if self._closed:
-            raise ContextClosedError(_CLOSED)
         connection.open()
         if self._in_current_group:
             self._options["scheduling_strategy"] = in_current_group()
             self._in_current_group = False
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ContextClosedError(_CLOSED)
+        self._check_ray()
+
+    def _check_ray(self) -> None:
+        if self._connection is not None:
+            self._connection.check()
 
     def put(self, obj: Any, /) -> Any:
         """Store a value in the cluster's object store; see `JobContext.put`."""
@@ -144,14 +154,15 @@ class RayContext(ContextBase):
 
     def get(self, ref: Any, /, *, timeout: float | None = None) -> Any:
         """Return the value of a reference, or of each in a list; see `JobContext.get`."""
+        self._check_ray()
         if isinstance(ref, ray.ObjectRef):
-            value = _fetch(ref, seconds(timeout))
+            value = fetch(ref, seconds(timeout))
             self._pending.done(ref)
             return value
         if not isinstance(ref, list):
             return ref
         refs = [one for one in ref if isinstance(one, ray.ObjectRef)]
-        values = iter(_fetch(refs, seconds(timeout)))
+        values = iter(fetch(refs, seconds(timeout)))
         for one in refs:
             self._pending.done(one)
         return [next(values) if isinstance(one, ray.ObjectRef) else one for one in ref]
@@ -165,6 +176,7 @@ class RayContext(ContextBase):
             raise ValueError(f"num_returns must be 1 or more, got {num_returns!r}")
         if not refs:
             return [], []
+        self._check_ray()
         with lending.awaiting(refs):
             ready, pending = wait_in_order(refs, min(num_returns, len(refs)), seconds(timeout))
         for ref in ready:
@@ -178,16 +190,13 @@ class RayContext(ContextBase):
         """
         if not isinstance(ref, ray.ObjectRef | ray.ObjectRefGenerator):
             raise ValueError(f"cancel takes what run() returned, got {ref!r}")
+        self._check_ray()
         cancelled = cancel(ref)
         if cancelled and isinstance(ref, ray.ObjectRef):
             # Ray notifies a dependent of the failure when its turn to run has come; this one need not wait
             # for that.
             interrupt(self._pending.takers(ref))
         return cancelled
-
-    def _interrupt_all(self) -> None:
-        self._pending.look()
-        interrupt(self._pending.all()[::-1])
 
     def _cancel_all(self, refs: list[Any]) -> None:
         interrupt(refs[::-1])
@@ -220,8 +229,7 @@ class RayContext(ContextBase):
             target: The function, or the name of an actor's call: after it is named what cannot be pickled.
             leading: Arguments of our own, before those of the user.
         """
-        if self._closed:
-            raise ContextClosedError(_CLOSED)
+        self._check_open()
         if (args or kwargs) and any(isinstance(arg, Future) for arg in (*args, *kwargs.values())):
             args = tuple(map(self._without_future, args))
             kwargs = {key: self._without_future(arg) for key, arg in kwargs.items()}
@@ -256,8 +264,6 @@ class RayContext(ContextBase):
     def _start_actor(
         self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
     ) -> ActorHandle:
-        if self._closed:
-            raise ContextClosedError(_CLOSED)
         self._connect()
         args = tuple(map(self._without_future, args))
         kwargs = {key: self._without_future(arg) for key, arg in kwargs.items()}
@@ -271,6 +277,7 @@ class RayContext(ContextBase):
         """End an actor and its process, whatever it is doing."""
         if not isinstance(handle, ActorHandle) or not isinstance(handle._endpoint, RayEndpoint):
             raise ValueError(f"kill takes a handle that create_actor or get_actor returned, got {handle!r}")
+        self._check_ray()
         self._actors.kill(handle._endpoint)
 
     def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
@@ -282,10 +289,11 @@ class RayContext(ContextBase):
         if self._connection is None:
             return
         self._closed = True
-        if not self._connection.opened or not ray.is_initialized():
+        if not self._connection.up:
+            self._connection.close()
             return
         if cancel_pending:
-            self._interrupt_all()
+            interrupt_all(self._pending)
         if wait:
             self._pending.drain()
             self._let_go()
@@ -293,17 +301,18 @@ class RayContext(ContextBase):
     def at_program_end(self, failed: bool) -> None:
         """Wait for tasks, and for a while for calls of actors; for nothing where the program failed."""
         connection = self._connection
-        if connection is None or self._ended or not connection.opened or not ray.is_initialized():
+        if connection is None or self._ended:
             return
-        if failed:
-            self._interrupt_all()
-        elif late := self._pending.drain(actor_seconds=ACTOR_SECONDS):
-            name_given_up(late)
+        if not connection.up:
+            connection.close()
+            return
+        finish(self._pending, failed)
         self._closed = True
         self._let_go()
 
     def _let_go(self) -> None:
         self._ended = True
+        self._work.detach()
         self._pending.close()
         interrupt(list(self._pending.streams))
         self._actors.end()
@@ -312,7 +321,8 @@ class RayContext(ContextBase):
             self._connection.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        namespace = self.namespace  # which connects, and so says where tasks run
+        joined = self._connection is None or self._connection.up
+        namespace = self.joined_namespace() if joined else self.namespace  # which connects
         return _attached, (self._identity, namespace, self._options)
 
 
@@ -327,14 +337,3 @@ def _attached(identity: str, namespace: str, options: dict[str, Any]) -> RayCont
         context._connection = None
         context._set_up(identity, namespace, options)
     return context
-
-
-def _fetch(refs: Any, timeout: float | None) -> Any:
-    try:
-        if not lending.is_beside():
-            return ray.get(refs, timeout=timeout)
-        with lending.awaiting(refs if isinstance(refs, list) else [refs]):
-            return ray.get(refs, timeout=timeout)
-    except rx.RayError as error:
-        failure = translate(error, timeout=timeout)
-    raise failure

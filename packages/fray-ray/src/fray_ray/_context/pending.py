@@ -51,8 +51,8 @@ class Pending:
         if len(self._refs) >= self._limit:
             self.look()
             self._limit = max(_LEAST, 2 * len(self._refs))
-        if taken and self._looker is None:
-            self._start_looker()
+        if taken:
+            self.watch()
 
     def done(self, ref: Any) -> None:
         """Release a reference."""
@@ -107,6 +107,11 @@ class Pending:
         looker = self._looker
         if looker is not None and looker.is_alive() and looker is not threading.current_thread():
             looker.join(_SELDOM)
+
+    def watch(self) -> None:
+        """Let a thread release what is done, as long as there is something that is not."""
+        if self._refs and self._looker is None:
+            self._start_looker()
 
     def _start_looker(self) -> None:
         looker = threading.Thread(

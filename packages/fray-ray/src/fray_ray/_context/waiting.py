@@ -1,8 +1,24 @@
-"""`ray.wait` as every other backend waits: the first ready ones of the input, repeated ones included."""
+"""`ray.wait` and `ray.get` as every other backend has them: ready ones in order, exceptions as raised."""
 
 from typing import Any
 
 import ray
+from ray import exceptions as rx
+
+from fray_ray._context import lending
+from fray_ray._context.errors import translate
+
+
+def fetch(refs: Any, timeout: float | None) -> Any:
+    """Return the value of a reference, or those of a list of them."""
+    try:
+        if not lending.is_beside():
+            return ray.get(refs, timeout=timeout)
+        with lending.awaiting(refs if isinstance(refs, list) else [refs]):
+            return ray.get(refs, timeout=timeout)
+    except rx.RayError as error:
+        failure = translate(error, timeout=timeout)
+    raise failure
 
 
 def wait_in_order(refs: list[Any], wanted: int, timeout: float | None) -> tuple[list[Any], list[Any]]:

@@ -1,10 +1,20 @@
 """Where a cluster's head and its dashboard are."""
 
 import contextlib
+from typing import Any
 
-from ray._private import ray_constants
+from ray._private import ray_constants, worker
 from ray._private.services import canonicalize_bootstrap_address, canonicalize_bootstrap_address_or_die
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+
+def current_cluster() -> Any:
+    """Return the id of the cluster that this process is in, None where it is in none. Read in Ray 2.60.
+
+    No two clusters have the same one.
+    """
+    node = worker.global_worker.node
+    return None if node is None else node.cluster_id
 
 
 def head_of_auto() -> str:
