@@ -1,5 +1,7 @@
 """Actors on Ray: made, found, called, ended."""
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +11,7 @@ import ray
 from ray import exceptions as rx
 
 from fray import ActorAlreadyExistsError, ActorNotFoundError
-from fray.backend import is_async_class
+from fray.backend import NoThreadError, is_async_class, start_thread
 from fray.cluster import poll_delays
 from fray.job import ActorEndpoint, ActorHandle, ActorOptions, Lifetime, actor_methods
 from fray_ray._connection import cluster_resources
@@ -129,24 +131,24 @@ class Actors:
         _await_death(endpoint)
         if endpoint.name is not None:
             self._named = [one for one in self._named if one != endpoint]
-            self._await_free_name(endpoint)
+            _await_free_names([endpoint], self._context.joined_namespace())
 
-    def end(self) -> None:
-        """End those made here that live no longer than their context."""
-        for endpoint in [*self._named, *self._unnamed]:
+    def end(self, *, wait: bool) -> None:
+        """End those made here that live no longer than their context.
+
+        Args:
+            wait: Return when their names are free; where none has a name, at once.
+        """
+        named, self._named = self._named, []
+        for endpoint in [*named, *self._unnamed]:
             ray.kill(endpoint.handle)
-        self._named.clear()
-
-    def _await_free_name(self, endpoint: RayEndpoint) -> None:
-        deadline = time.monotonic() + _GONE_WITHIN
-        for delay in poll_delays():
-            try:
-                found = ray.get_actor(str(endpoint.name), namespace=self._context.joined_namespace())
-            except ValueError:
-                return
-            if actor_id(found) != actor_id(endpoint.handle) or time.monotonic() > deadline:
-                return
-            time.sleep(delay)
+        if wait and named:
+            # On a thread: a head that does not answer holds a look for a minute.
+            names = named, self._context.joined_namespace()
+            looks = threading.Thread(target=_await_free_names, args=names, name="fray-names", daemon=True)
+            with contextlib.suppress(NoThreadError):  # the program has ended, and Ray ends its actors
+                start_thread(looks)
+                looks.join(_GONE_WITHIN)
 
     def _remote_class(self, cls: Callable[..., Any], groups: Mapping[str, int]) -> Any:
         """Return what hosts `cls`; its concurrency groups are Ray's, and no option of one actor there."""
@@ -160,6 +162,24 @@ class Actors:
             known = (cls, make(concurrency_groups=dict(groups))(hosted) if groups else make(hosted))
             self._classes[key] = known
         return known[1]
+
+
+def _await_free_names(endpoints: list[RayEndpoint], namespace: str) -> None:
+    """Wait until no actor is found that was killed, for all of them together."""
+    deadline = time.monotonic() + _GONE_WITHIN
+    for delay in poll_delays():
+        endpoints = [endpoint for endpoint in endpoints if _is_found(endpoint, namespace)]
+        if not endpoints or time.monotonic() > deadline:
+            return
+        time.sleep(delay)
+
+
+def _is_found(endpoint: RayEndpoint, namespace: str) -> bool:
+    try:
+        found = ray.get_actor(str(endpoint.name), namespace=namespace)
+    except (ValueError, rx.RayError):  # it is free, or the head is lost
+        return False
+    return bool(actor_id(found) == actor_id(endpoint.handle))
 
 
 def _await_death(endpoint: RayEndpoint) -> None:

@@ -296,7 +296,7 @@ class RayContext(ContextBase):
             interrupt_all(self._pending)
         if wait:
             self._pending.drain()
-            self._let_go()
+            self._let_go(wait=not self._connection.private)
 
     def at_program_end(self, failed: bool) -> None:
         """Wait for tasks, and for a while for calls of actors; for nothing where the program failed."""
@@ -308,14 +308,14 @@ class RayContext(ContextBase):
             return
         finish(self._pending, failed)
         self._closed = True
-        self._let_go()
+        self._let_go(wait=False)
 
-    def _let_go(self) -> None:
+    def _let_go(self, *, wait: bool) -> None:
         self._ended = True
         self._work.detach()
         self._pending.close()
         interrupt(list(self._pending.streams))
-        self._actors.end()
+        self._actors.end(wait=wait)
         self._promises.close()
         if self._connection is not None:
             self._connection.close()
