@@ -1,6 +1,8 @@
 """A task's CPU goes to others while the task waits for them, whichever of its threads does."""
 
+import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,7 +47,28 @@ def by_wait_in_a_thread(count: int) -> int:
     return int(sum(here.get(found)))
 
 
-@pytest.mark.parametrize("fn", [by_futures, by_a_pool, by_wait_in_a_thread])
+def by_a_loop_of_its_own(count: int) -> int:
+    here = get_job_context()
+
+    async def main() -> int:
+        return sum(await here.aget([here.run(pow, 2, number) for number in range(count)]))
+
+    return asyncio.run(main())
+
+
+def by_threads_beside_a_loop(count: int) -> int:
+    executor = get_job_context().as_executor()
+
+    async def main() -> int:
+        futures = [executor.submit(pow, 2, number) for number in range(count)]
+        return sum([await asyncio.to_thread(future.result) for future in futures])
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "fn", [by_futures, by_a_pool, by_wait_in_a_thread, by_a_loop_of_its_own, by_threads_beside_a_loop]
+)
 def test_a_main_thread_that_waits_for_who_waits_lends_the_cpu(narrow: JobContext, fn: Any) -> None:
     assert narrow.get(narrow.run(fn, 3), timeout=200) == 7
 
@@ -66,3 +89,31 @@ def test_a_main_thread_with_work_of_its_own_goes_on_while_another_thread_waits(
 
     with create_context(f"ray?address={ray_cluster.address}") as context:
         assert context.get(context.run(work_beside_a_wait), timeout=200)
+
+
+async def work_beside(gate: Gate) -> float:
+    """Return how long an event loop takes for quick work, while a task that it awaits holds on."""
+    here = get_job_context()
+    held = asyncio.ensure_future(here.aget(here.run(gate.wait)))
+    await asyncio.sleep(0.3)
+    start = time.monotonic()
+    for _ in range(20):
+        await asyncio.to_thread(time.sleep, 0.001)
+        await asyncio.sleep(0.001)
+    spent = time.monotonic() - start
+    gate.open()
+    await held
+    return spent
+
+
+def work_beside_in_a_loop_of_its_own(gate: Gate) -> float:
+    return asyncio.run(work_beside(gate))
+
+
+@pytest.mark.parametrize("fn", [work_beside, work_beside_in_a_loop_of_its_own])
+def test_a_loop_that_lends_the_cpu_notices_at_once_what_arrives(
+    narrow: JobContext, tmp_path: Path, fn: Any
+) -> None:
+    assert (
+        narrow.get(narrow.run(fn, Gate(tmp_path / "gate")), timeout=200) < 2
+    )  # of 5 with a look 4 times a second

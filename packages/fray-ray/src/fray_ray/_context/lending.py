@@ -34,19 +34,29 @@ _lends = False  # whether the main thread of this worker can be made to wait in 
 _lender: threading.Thread | None = None
 
 
-def prepare() -> None:
-    """Be ready to lend the CPU of what this worker runs; called on its main thread."""
+def prepare() -> bool:
+    """Be ready to lend the CPU of what this worker runs; called on its main thread.
+
+    Returns:
+        Whether it is ready now and was not before.
+    """
     global _lends
-    if _lends or not runs_tasks() or threading.current_thread() is not _main:
-        return
+    if _lends or not runs_tasks() or not is_main():
+        return False
     if signal.getsignal(_SIGNAL) is signal.SIG_DFL:
         signal.signal(_SIGNAL, _wait_in_ray)
         _lends = True
+    return _lends
+
+
+def is_main() -> bool:
+    """Whether this is the main thread, for which alone Ray lends the CPU."""
+    return threading.get_ident() == _main.ident
 
 
 def is_beside() -> bool:
     """Whether the waiting thread has to register: a thread beside the main thread of a worker's task."""
-    return bool(_lends or _wakers) and threading.current_thread() is not _main
+    return bool(_lends or _wakers) and not is_main()
 
 
 @contextlib.contextmanager
@@ -57,8 +67,6 @@ def awaiting(refs: Iterable[Any]) -> Iterator[None]:
         return
     waited = [ref for ref in refs if isinstance(ref, ray.ObjectRef)]
     note(waited)
-    for wake in _wakers[-1:]:
-        wake()
     try:
         yield
     finally:
@@ -71,6 +79,9 @@ def note(refs: Iterable[Any]) -> None:
         return
     with _lock:
         _awaited.update(refs)
+    if not is_main():
+        for wake in _wakers[-1:]:
+            wake()
     _start_lender()
 
 

@@ -18,7 +18,7 @@ import ray
 from fray import SerializationError, use_context
 from fray.backend import callable_name, strip_frames, unpack_exception
 from fray_ray import _job_kv
-from fray_ray._context import coroutines, lending
+from fray_ray._context import coroutines
 from fray_ray._context.errors import portable
 from fray_ray._context.payloads import Latest
 from fray_ray._context.stream_refs import produced
@@ -31,13 +31,13 @@ bound_error_texts()  # in every worker, before it runs a task
 
 def run_task(payload: bytes, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function in a payload, under the context in it."""
-    lending.prepare()
+    coroutines.prepare()
     return call(lambda: loaded(payload), args, kwargs)
 
 
 def run_stream(payload: bytes, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
     """Yield from the generator function in a payload, under the context in it."""
-    lending.prepare()
+    coroutines.prepare()
     yield from stream(lambda: loaded(payload), args, kwargs)
 
 
