@@ -1,7 +1,10 @@
 """Futures of other libraries that are passed to tasks, and those of an executor, whatever their values do."""
 
 import asyncio
+import contextlib
+import gc
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.util.state import list_actors, list_objects
 
-from fray import JobContext, SerializationError, TaskError, create_context
-from fray.testing.gates import Gate
+from fray import JobContext, SerializationError, TaskError, WorkerDiedError, create_context
+from fray.testing.gates import Gate, until
 from fray.testing.tasks import fail
 from fray_ray.testing import LocalRayCluster
 
@@ -114,3 +118,105 @@ def test_threads_that_pass_their_first_futures_at_the_same_time_get_both(context
     for number, future in enumerate(futures):
         future.set_result(number)
     assert context.get(refs, timeout=200) == list("01234567")
+
+
+MIB = 2**20
+
+
+def large_here(cluster: LocalRayCluster) -> int:
+    """How many large objects of the store this process keeps."""
+    stored = list_objects(address=cluster.dashboard, limit=10_000, raise_on_missing_output=False)
+    return len({each.object_id for each in stored if each.pid == os.getpid() and each.object_size >= MIB})
+
+
+def test_values_that_were_awaited_leave_the_store(context: JobContext, ray_cluster: LocalRayCluster) -> None:
+    before = large_here(ray_cluster)
+
+    async def read() -> int:
+        return sum([len(await context.aget(context.run(bytes, MIB))) for _ in range(20)])
+
+    assert asyncio.run(read()) == 20 * MIB
+    executor = context.as_executor()
+    assert sum(len(executor.submit(bytes, MIB).result(200)) for _ in range(20)) == 20 * MIB
+    until(lambda: large_here(ray_cluster) <= before, "the store has none of them")
+
+
+def futures_here() -> int:
+    gc.collect()
+    return sum(isinstance(one, Future) for one in gc.get_objects())
+
+
+def test_waits_that_were_given_up_leave_nothing(context: JobContext) -> None:
+    never: Future[int] = Future()
+    ref = context.run(abs, never)
+
+    async def give_up(times: int) -> None:
+        for _ in range(times):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(context.aget(ref), 0.005)
+
+    asyncio.run(give_up(2))
+    before = futures_here()
+    asyncio.run(give_up(50))
+    left = futures_here() - before
+    never.set_result(-7)
+    assert left <= 2
+    assert asyncio.run(context.aget(ref, timeout=200)) == 7
+
+
+def test_all_who_wait_for_a_reference_get_its_value(context: JobContext) -> None:
+    given: Future[int] = Future()
+    ref = context.run(abs, given)
+
+    async def read() -> list[int]:
+        waits = [asyncio.ensure_future(context.aget(ref)) for _ in range(20)]
+        await asyncio.sleep(0)
+        for wait in waits[::2]:
+            wait.cancel()
+        given.set_result(-7)
+        return await asyncio.gather(*waits[1::2])
+
+    assert asyncio.run(read()) == [7] * 10
+
+
+def test_a_future_that_is_passed_when_the_process_that_kept_others_has_died_arrives(
+    context: JobContext, ray_cluster: LocalRayCluster
+) -> None:
+    def keeping() -> list[int]:
+        filters: Any = [("class_name", "=", "FrayPromises"), ("state", "=", "ALIVE")]
+        actors = list_actors(address=ray_cluster.dashboard, filters=filters, detail=True)
+        return [actor.pid for actor in actors if actor.pid]
+
+    lost: Future[int] = Future()
+    ref = context.run(abs, lost)
+    for pid in until(keeping, "it runs"):
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerDiedError, match="future"):
+        context.get(ref, timeout=200)
+    later: Future[int] = Future()
+    ref = context.run(abs, later)
+    lost.set_result(-1)
+    later.set_result(-2)
+    assert context.get(ref, timeout=200) == 2
+
+
+class SlowError(Exception):
+    """Is unpickled, in the process that made it, when a gate opens."""
+
+    def __init__(self, gate: Gate, started: Gate) -> None:
+        super().__init__(gate, started)
+        self.slow = Slow(gate, started)
+
+
+def raised(error: Exception) -> None:
+    raise error
+
+
+def test_tasks_end_while_an_exception_is_unpickled(context: JobContext, tmp_path: Path) -> None:
+    started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+    slow = context.as_executor().submit(raised, SlowError(gate, started))
+    started.wait()
+    assert context.wait([context.run(abs, -1)], timeout=200)[0]
+    assert not slow.done()
+    gate.open()
+    assert slow.exception(200) is not None

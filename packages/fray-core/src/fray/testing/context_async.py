@@ -70,6 +70,26 @@ class ExecutorContract(ContextFixtures):
         executor.shutdown(cancel_futures=True)
         assert running.done()
 
+    def test_a_cancelled_future_raises_that_its_task_was_cancelled(self, narrow: JobContext) -> None:
+        if self.can.inline:
+            self.moot("inline")
+            return
+        executor = narrow.as_executor()
+        add: Callable[..., int] = tasks.add
+        future = executor.submit(add, Future())
+        assert future.cancel()
+        assert concurrent.futures.wait([future], 60).done == {future}
+        with pytest.raises(TaskCancelledError):
+            future.result()
+        with pytest.raises(TaskCancelledError):
+            future.exception()
+
+    @needs("streams")
+    def test_the_future_of_a_stream_has_the_stream(self, context: JobContext) -> None:
+        submit: Callable[..., Future[Any]] = context.as_executor().submit
+        stream = submit(tasks.numbers, 3).result(60)
+        assert [context.get(ref) for ref in stream] == [0, 1, 2]
+
     def test_an_event_loop_runs_functions_on_it(self, context: JobContext) -> None:
         async def run() -> int:
             loop = asyncio.get_running_loop()
@@ -164,6 +184,14 @@ class AsyncContract(ContextFixtures):
             return [await context.aget(ref) async for ref in stream]
 
         assert asyncio.run(run()) == list(range(30))
+
+    @needs("streams")
+    def test_a_stream_that_is_awaited_is_itself(self, context: JobContext) -> None:
+        async def run() -> list[int]:
+            stream: Any = await context.aget(context.run(tasks.numbers, 3))
+            return [await context.aget(ref) async for ref in stream]
+
+        assert asyncio.run(run()) == [0, 1, 2]
 
     @needs("streams")
     def test_many_streams_are_read_at_once(self, context: JobContext) -> None:

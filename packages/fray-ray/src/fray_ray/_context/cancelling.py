@@ -45,7 +45,12 @@ def interrupt(refs: Sequence[Any]) -> None:
 
 def close_when_dropped(stream: ray.ObjectRefGenerator) -> None:
     """Cancel a stream that nobody holds any more; Ray alone lets its generator run on, unbounded."""
-    weakref.finalize(stream, _close, stream_ref(stream)).atexit = False
+    cancel_when_dropped(stream, stream_ref(stream))
+
+
+def cancel_when_dropped(holder: object, ref: Any) -> None:
+    """Cancel a task when nobody holds an object any more."""
+    weakref.finalize(holder, _close, ref).atexit = False
 
 
 def _close(ref: Any) -> None:

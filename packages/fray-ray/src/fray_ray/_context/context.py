@@ -23,10 +23,11 @@ from fray_ray._context import lending
 from fray_ray._context.actors import Actors, RayEndpoint
 from fray_ray._context.calls import Calls, explain_unpicklable, put
 from fray_ray._context.cancelling import cancel, close_when_dropped, interrupt
-from fray_ray._context.futures import PendingPromises, RayFuture
+from fray_ray._context.futures import RayFuture, RefWaits
 from fray_ray._context.payloads import Payloads
 from fray_ray._context.pending import Pending
 from fray_ray._context.program_end import finish, interrupt_all, keep_when_dropped
+from fray_ray._context.promises import PendingPromises
 from fray_ray._context.stream_refs import hold
 from fray_ray._context.waiting import fetch, wait_in_order
 from fray_ray._options import Sender, check_context_options
@@ -104,6 +105,7 @@ class RayContext(ContextBase):
         self._identity, self._namespace, self._options = identity, namespace, options
         self._closed = self._ended = False
         self._pending = Pending()
+        self._waits = RefWaits(self._pending)
         self._calls, self._payloads = Calls(options), Payloads(self)
         self._promises = PendingPromises()
         self._actors = Actors(self, options)
@@ -202,7 +204,7 @@ class RayContext(ContextBase):
         interrupt(refs[::-1])
 
     def _future(self, ref: Any) -> "Future[Any]":
-        return RayFuture(ref)
+        return RayFuture(ref, self._waits)
 
     def _map_pace(self) -> MapPace:
         self._connect()

@@ -24,6 +24,7 @@ from fray_ray._ray_internals.errors import ends_worker
 
 _PACKED = "_fray_packed"
 _ACTOR_DIED = (rx.RayActorError, rx.ActorUnschedulableError, rx.ActorPlacementGroupRemoved)
+_PROMISES = "FrayPromises"  # the class of the actor that has the futures which were passed to tasks
 _DIED = (
     rx.WorkerCrashedError,
     rx.NodeDiedError,
@@ -102,10 +103,12 @@ def _outside_the_task(error: BaseException, cause: BaseException) -> BaseExcepti
     return cause  # as Ray raises it for its own tasks: by its type
 
 
-def _actor_died(error: BaseException) -> ActorDiedError:
+def _actor_died(error: BaseException) -> ActorDiedError | WorkerDiedError:
     text = str(error).strip()
     if not text or isinstance(error, rx.RaySystemError):
         text = "it has ended, and Ray does not say why"
     kind, name = actor_in(text)
+    if kind == _PROMISES:
+        return WorkerDiedError(f"the process that kept a future for this task died: {text}")
     label = kind or "of this handle"
     return ActorDiedError(f"{label}({name!r})" if name else label, text)

@@ -1,25 +1,64 @@
-"""Futures of the standard library, made of references and turned into references."""
+"""Futures of the standard library that are made of references."""
 
-import itertools
 import threading
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any
 
 import ray
 
 from fray import TaskCancelledError
-from fray.backend import pack_exception
 from fray_ray._context import lending
-from fray_ray._context.calls import put
 from fray_ray._context.cancelling import cancel
 from fray_ray._context.errors import translate
 from fray_ray._context.io_thread import settling
-from fray_ray._context.remote import Promises
+from fray_ray._context.pending import Pending
 from fray_ray._context.waiting_threads import WaitingThreads
 from fray_ray._ray_internals.calls import on_ready
 
 _threads = WaitingThreads()
-_AT_A_TIME = 100_000  # promises of one context that may be waited for
+
+
+class RefWaits:
+    """The futures of one context that wait for their references; what they have read is not pending any more.
+
+    Ray 2.60 has no way to withdraw a callback. So each reference has one, however many futures wait or were
+    abandoned.
+    """
+
+    def __init__(self, pending: Pending) -> None:
+        self.pending = pending
+        self._futures: dict[Any, dict[RayFuture, None]] = {}
+        self._lock = threading.RLock()  # a finalizer may come in between
+
+    def add(self, future: "RayFuture") -> None:
+        """Have the future fetch its value on a thread of `_threads` when it is there."""
+        ref = future.ref
+        with self._lock:
+            known = ref in self._futures
+            self._futures.setdefault(ref, {})[future] = None
+        if known:
+            return
+        try:
+            on_ready(ref, partial(self._notify, ref))
+        except BaseException:
+            with self._lock:
+                self._futures.pop(ref, None)
+            raise
+
+    def remove(self, future: "RayFuture") -> bool:
+        """Have the future fetch nothing; return whether it was still waiting."""
+        with self._lock:
+            waiting = self._futures.get(future.ref, {})
+            found = future in waiting
+            waiting.pop(future, None)
+            return found
+
+    def _notify(self, ref: Any, error: BaseException | None) -> None:
+        with self._lock:
+            futures = self._futures.pop(ref, {})
+        for future in futures:
+            _threads.run(partial(future.fetch, error))
 
 
 class RayFuture(Future[Any]):
@@ -29,88 +68,70 @@ class RayFuture(Future[Any]):
     and wait.
     """
 
-    def __init__(self, ref: Any) -> None:
+    def __init__(self, ref: Any, waits: RefWaits) -> None:
         super().__init__()
-        self.ref = ref
+        self.ref, self._waits = ref, waits
+        if not isinstance(ref, ray.ObjectRef):  # a stream, which is there from the first
+            self.set_result(ref)
+            return
         lending.note([ref])
         if _threads.start():
-            on_ready(ref, lambda error: _threads.run(lambda: self._fetch(error)))
+            waits.add(self)
         else:  # the program has ended: Ray's own thread has to do
-            ref.future().add_done_callback(settling(self._settle))
+            ref.future().add_done_callback(settling(self._take_over))
 
     def cancel(self) -> bool:
         """Cancel the task, as the context's `cancel` does: one that runs is interrupted."""
-        return self.cancelled() or (cancel(self.ref) and super().cancel())
+        return self.cancelled() or (not self.done() and cancel(self.ref) and super().cancel())
 
-    def _fetch(self, error: BaseException | None) -> None:
-        fetched: Future[Any] = Future()
-        if error is not None:
-            fetched.set_exception(error)
-        else:
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the value, as `Future.result`; of a cancelled task it raises a TaskCancelledError."""
+        try:
+            return super().result(timeout)
+        except CancelledError:
+            if not self.cancelled():
+                raise  # the task's own
+        raise TaskCancelledError("the task was cancelled")
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the exception, as `Future.exception`; for a cancelled task, see `result`."""
+        try:
+            return super().exception(timeout)
+        except CancelledError:
+            raise TaskCancelledError("the task was cancelled") from None
+
+    def abandon(self) -> None:
+        """Settle no more: nobody waits for it. The task goes on."""
+        if self._waits.remove(self):
+            lending.forget([self.ref])
+
+    def fetch(self, error: BaseException | None) -> None:
+        """Settle as the reference did.
+
+        Args:
+            error: Why its value will not be known.
+        """
+        value = None
+        if error is None:
             try:
-                fetched.set_result(ray.get(self.ref))
+                value = ray.get(self.ref)
             except BaseException as failure:  # noqa: BLE001 - it is raised in the caller
-                fetched.set_exception(failure)
-        self._settle(fetched)
+                error = failure
+        self._settle(value, error)
 
-    def _settle(self, source: "Future[Any]") -> None:
-        lending.forget([self.ref])
+    def _take_over(self, source: "Future[Any]") -> None:
         error = source.exception()
+        self._settle(None if error is not None else source.result(), error)
+
+    def _settle(self, value: Any, error: BaseException | None) -> None:
+        lending.forget([self.ref])
+        self._waits.pending.done(self.ref)
         failure = None if error is None else translate(error)
         if isinstance(failure, TaskCancelledError):
             super().cancel()
         if not self.set_running_or_notify_cancel():
             return
         if failure is None:
-            self.set_result(source.result())
+            self.set_result(value)
         else:
             self.set_exception(failure)
-
-
-class PendingPromises:
-    """Turns futures of this process into references that tasks anywhere can wait for, by one actor."""
-
-    def __init__(self) -> None:
-        self._actor: Any = None
-        self._lock = threading.RLock()  # a finalizer may come in between
-        self._numbers = itertools.count()
-
-    def argument(self, future: "Future[Any]") -> Any:
-        """Return what to pass to a task in place of a future: its value, or a reference that will have it."""
-        if isinstance(future, RayFuture):
-            return future.ref
-        if future.done() and not future.cancelled() and future.exception() is None:
-            return future.result()
-        actor, number = self._holder(), next(self._numbers)
-        ref = actor.wait.remote(number)
-        future.add_done_callback(lambda done: self._keep(actor, number, done))
-        return ref
-
-    def close(self) -> None:
-        """End the actor; nobody waits for a promise any more."""
-        with self._lock:
-            actor, self._actor = self._actor, None
-        if actor is not None:
-            ray.kill(actor)
-
-    def _holder(self) -> Any:
-        with self._lock:
-            if self._actor is None:
-                made = ray.remote(Promises).options(num_cpus=0, max_concurrency=_AT_A_TIME).remote()
-                self._actor = self._actor or made
-            return self._actor
-
-    def _keep(self, actor: Any, number: int, future: "Future[Any]") -> None:
-        if self._actor is None:
-            return
-        value, packed = None, None
-        try:
-            value = _by_reference(future.result())
-        except BaseException as error:  # noqa: BLE001 - the failure of the future is the task's, whatever it is
-            packed = pack_exception(error)
-        # In a list, for Ray would wait for the reference, and not make the call where its task fails.
-        actor.keep.remote(number, [value], packed)
-
-
-def _by_reference(value: Any) -> Any:
-    return value if isinstance(value, ray.ObjectRef) else put(value, "the value of a future")

@@ -132,7 +132,7 @@ def _told() -> dict[str, str]:
     return told
 
 
-class Promises:
+class FrayPromises:
     """Values that are not there yet: what a standard future turns into when it is passed to a task."""
 
     def __init__(self) -> None:
@@ -148,6 +148,10 @@ class Promises:
         if packed is not None:
             raise portable(unpack_exception(packed))
         return await kept[0]
+
+    async def live(self) -> None:
+        """Return never: the call fails when the process of the actor dies."""
+        await asyncio.get_running_loop().create_future()
 
     async def keep(self, number: int, kept: list[Any], packed: bytes | None) -> None:
         """Give the reference of the value, alone in a list, or the exception."""
