@@ -88,3 +88,19 @@ def test_a_context_that_was_shut_down_gets_what_is_there_and_refuses_all_else(
     for call in refused:
         with pytest.raises(ContextClosedError, match="shut down"):
             call()
+
+
+def test_the_current_context_is_of_the_ray_that_the_program_is_in() -> None:
+    program = """
+        import ray
+        from fray import get_job_context
+
+        for _ in range(2):
+            ray.init("local", num_cpus=1, include_dashboard=False)
+            context = get_job_context()
+            print(context is get_job_context(), context.get(context.run(abs, -1)))
+            ray.shutdown()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert done.stdout.splitlines() == ["True 1"] * 2, done.stderr

@@ -82,13 +82,18 @@ class Connection:
         """Whether this process is still in the cluster that was joined."""
         return self.opened and current_cluster() == self._cluster
 
+    @property
+    def left(self) -> bool:
+        """Whether this process was in the cluster, and no longer is."""
+        return self.opened and current_cluster() != self._cluster
+
     def check(self) -> None:
         """Refuse what Ray would start another cluster for.
 
         Raises:
             ContextClosedError: This process has left the cluster, which has ended where it was a private one.
         """
-        if self.opened and current_cluster() != self._cluster:
+        if self.left:
             raise ContextClosedError(
                 f"this process has left the Ray cluster at {self.joined}, by ray.shutdown() or with the end "
                 "of a context; make another context with create_context('ray')"

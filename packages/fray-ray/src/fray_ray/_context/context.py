@@ -103,7 +103,7 @@ class RayContext(ContextBase):
 
     def _set_up(self, identity: str, namespace: str | None, options: dict[str, Any]) -> None:
         self._identity, self._namespace, self._options = identity, namespace, options
-        self._closed = self._ended = False
+        self._shut_down = self._ended = False
         self._pending = Pending()
         self._waits = RefWaits(self._pending)
         self._calls, self._payloads = Calls(options), Payloads(self)
@@ -128,6 +128,11 @@ class RayContext(ContextBase):
             self._namespace = family_namespace()
         return self._namespace
 
+    @property
+    def _closed(self) -> bool:  # type: ignore[override]
+        """Whether another is made where this one was the current one."""
+        return self._shut_down or (self._connection is not None and self._connection.left)
+
     def _connect(self) -> None:
         self._check_open()
         connection = self._connection
@@ -139,7 +144,7 @@ class RayContext(ContextBase):
             self._in_current_group = False
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._shut_down:
             raise ContextClosedError(_CLOSED)
         self._check_ray()
 
@@ -290,7 +295,7 @@ class RayContext(ContextBase):
         """
         if self._connection is None:
             return
-        self._closed = True
+        self._shut_down = True
         if not self._connection.up:
             self._connection.close()
             return
@@ -309,7 +314,7 @@ class RayContext(ContextBase):
             connection.close()
             return
         finish(self._pending, failed)
-        self._closed = True
+        self._shut_down = True
         self._let_go(wait=False)
 
     def _let_go(self, *, wait: bool) -> None:
