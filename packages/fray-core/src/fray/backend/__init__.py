@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fray._contexts.remote.hosts import sessions
     from fray._contexts.remote.worker import answer, run_call
     from fray._contexts.runner_context import TaskRunnerContext
+    from fray._contexts.task_future import TaskFuture
     from fray._contracts.current_context import current_context_var
     from fray._contracts.gang_runtime import GangRuntime
     from fray._contracts.remote_engine import AskingEngine, CallFailed, RemoteEngine
@@ -384,6 +385,7 @@ __all__ = [
     "SupervisorLock",
     "SweepOrder",
     "SweepPlan",
+    "TaskFuture",
     "TaskRunner",
     "TaskRunnerContext",
     "Tick",
@@ -728,6 +730,7 @@ _HOMES = {
     "StreamCall": "_engine.streams",
     "Supervision": "_jobs.supervision",
     "SupervisorLock": "_jobs.records.liveness",
+    "TaskFuture": "_contexts.task_future",
     "TaskRunner": "_contracts.task_runner",
     "TaskRunnerContext": "_contexts.runner_context",
     "Tick": "_jobs.rules.events",

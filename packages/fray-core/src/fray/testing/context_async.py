@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 import pytest
@@ -26,6 +26,19 @@ async def add_by_tasks(count: int) -> int:
     parts = await context.aget([context.run(tasks.add, index, 0) for index in range(count)])
     mapped = [value async for value in context.amap(tasks.add, range(count))]
     return int(sum(parts) + sum(mapped))
+
+
+def cancel_by_a_future() -> bool:
+    """Cancel a task by its future, and ask for its result, inside another task."""
+    add: Callable[..., int] = tasks.add
+    future = get_job_context().as_executor().submit(add, Future())
+    if not future.cancel():
+        return False
+    try:
+        future.result(60)
+    except CancelledError as error:
+        return isinstance(error, TaskCancelledError)
+    return False
 
 
 class ExecutorContract(ContextFixtures):
@@ -83,6 +96,13 @@ class ExecutorContract(ContextFixtures):
             future.result()
         with pytest.raises(TaskCancelledError):
             future.exception()
+
+    @needs("nested_tasks")
+    def test_a_cancelled_future_of_a_nested_task_raises_that(self, context: JobContext) -> None:
+        if self.can.inline:
+            self.moot("inline")
+            return
+        assert context.get(context.run(cancel_by_a_future), timeout=60) is True
 
     @needs("streams")
     def test_the_future_of_a_stream_has_the_stream(self, context: JobContext) -> None:

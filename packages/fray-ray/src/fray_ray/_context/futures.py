@@ -1,13 +1,14 @@
 """Futures of the standard library that are made of references."""
 
 import threading
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 import ray
 
 from fray import TaskCancelledError
+from fray.backend import TaskFuture
 from fray_ray._context import lending
 from fray_ray._context.cancelling import cancel
 from fray_ray._context.errors import translate
@@ -61,7 +62,7 @@ class RefWaits:
             _threads.run(partial(future.fetch, error))
 
 
-class RayFuture(Future[Any]):
+class RayFuture(TaskFuture):
     """The future of a reference; passed to a task, it is that reference again.
 
     Its value is unpickled, and its callbacks are called, on threads of `_threads`: both may use the context,
@@ -69,7 +70,7 @@ class RayFuture(Future[Any]):
     """
 
     def __init__(self, ref: Any, waits: RefWaits) -> None:
-        super().__init__()
+        super().__init__(lambda: cancel(ref))  # as the context does: one that runs is interrupted
         self.ref, self._waits = ref, waits
         if not isinstance(ref, ray.ObjectRef):  # a stream, which is there from the first
             self.set_result(ref)
@@ -79,26 +80,6 @@ class RayFuture(Future[Any]):
             waits.add(self)
         else:  # the program has ended: Ray's own thread has to do
             ref.future().add_done_callback(settling(self._take_over))
-
-    def cancel(self) -> bool:
-        """Cancel the task, as the context's `cancel` does: one that runs is interrupted."""
-        return self.cancelled() or (not self.done() and cancel(self.ref) and super().cancel())
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Return the value, as `Future.result`; of a cancelled task it raises a TaskCancelledError."""
-        try:
-            return super().result(timeout)
-        except CancelledError:
-            if not self.cancelled():
-                raise  # the task's own
-        raise TaskCancelledError("the task was cancelled")
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the exception, as `Future.exception`; for a cancelled task, see `result`."""
-        try:
-            return super().exception(timeout)
-        except CancelledError:
-            raise TaskCancelledError("the task was cancelled") from None
 
     def abandon(self) -> None:
         """Settle no more: nobody waits for it. The task goes on."""
@@ -128,7 +109,7 @@ class RayFuture(Future[Any]):
         self._waits.pending.done(self.ref)
         failure = None if error is None else translate(error)
         if isinstance(failure, TaskCancelledError):
-            super().cancel()
+            Future.cancel(self)  # not its own, which cancels the task
         if not self.set_running_or_notify_cancel():
             return
         if failure is None:

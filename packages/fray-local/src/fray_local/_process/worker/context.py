@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from fray import GetTimeoutError, UnsupportedError, WrongProcessError
 from fray.backend import (
+    TaskFuture,
     callable_name,
     current_context_var,
     disown_in_children,
@@ -72,17 +73,10 @@ _MOST_UNASKED = 1 << 20
 _COPIES = "a copy of the context inside a worker cannot be closed there; leave that to its owner"
 
 
-class RemoteFuture(Future[Any]):
+class RemoteFuture(TaskFuture):
     """Settles as a reference does; cancelling it cancels the reference's task."""
 
-    def __init__(self, cancel_task: Callable[[], bool]) -> None:
-        super().__init__()
-        self._cancel_task = cancel_task
-        self.abandon: Callable[[], None] | None = None  # for one that waits and gives up
-
-    def cancel(self) -> bool:
-        """Cancel the task, and this with it."""
-        return self.cancelled() or (not self.done() and self._cancel_task() and super().cancel())
+    abandon: Callable[[], None] | None = None  # for one that waits and gives up
 
 
 class WorkerContext(ContextBase):
