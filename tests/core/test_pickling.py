@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from fray import SerializationError, TaskError
-from fray.backend import WrappedClass, dumps_call, is_async_class, pack_exception, unpack_exception
+from fray.backend import (
+    WrappedClass,
+    dumps_call,
+    is_async_class,
+    pack_exception,
+    register_reducer,
+    unpack_exception,
+)
 
 
 class Awkward(ValueError):
@@ -179,3 +186,30 @@ def test_a_wrapped_class_travels_with_what_is_around_it_and_shows_the_real_one()
     assert (made.name, made.kind) == ("Ada", "plain")
     assert made.greet[:2] == ("it", "greet")
     assert made.greet[2].__func__ is Greeter.greet
+
+
+class Token:
+    """What a backend recognizes, wherever a function or an exception holds it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def token_again(name: str) -> Token:
+    return Token(f"{name} again")
+
+
+def test_a_backend_says_how_a_type_travels_in_functions_and_exceptions() -> None:
+    seen = []
+
+    def reduce(token: Token) -> tuple[Any, ...]:
+        seen.append(token.name)
+        return token_again, (token.name,)
+
+    register_reducer(Token, reduce)
+    token, error = Token("held"), ValueError("it failed")
+    error.__dict__["token"] = Token("raised")
+    there, args, _ = pickle.loads(dumps_call(lambda: token.name, (token,), {}))
+    assert (there(), args[0].name) == ("held again", "held again")
+    assert vars(unpack_exception(pack_exception(error)))["token"].name == "raised again"
+    assert seen == ["held", "raised"]

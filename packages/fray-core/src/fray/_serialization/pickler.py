@@ -3,9 +3,20 @@
 import functools
 import types
 from collections import ChainMap
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 _FILE_NAME = 10  # the position of `filename` among the arguments of `types.CodeType`
+_registered: dict[type, Callable[[Any], Any]] = {}
+
+
+def register_reducer(kind: type, reduce: Callable[[Any], Any]) -> None:
+    """Pickle objects of exactly this type by a function, wherever `function_pickler` pickles them.
+
+    Args:
+        reduce: Returns what `__reduce__` of the object would. The last one registered for a type counts.
+    """
+    _registered[kind] = reduce
 
 
 @functools.cache
@@ -32,6 +43,7 @@ def function_pickler() -> Any:
 
     class FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]
         dispatch_table: ClassVar = ChainMap(
+            _registered,
             {types.CodeType: with_file_name, CachedFunction: reduce_cached},
             cloudpickle.Pickler.dispatch_table,
         )

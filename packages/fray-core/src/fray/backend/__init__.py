@@ -224,7 +224,7 @@ if TYPE_CHECKING:
     from fray._queues.turns import Turns
     from fray._serialization.captures import captures, found_by_name, is_importable, same_captures
     from fray._serialization.functions import is_async_class, is_async_function, is_generator_function
-    from fray._serialization.pickler import function_pickler
+    from fray._serialization.pickler import function_pickler, register_reducer
     from fray._serialization.values import (
         callable_name,
         dumps,
@@ -522,6 +522,7 @@ __all__ = [
     "refuse_native_options",
     "refuse_other_python",
     "refuse_python",
+    "register_reducer",
     "release_lock",
     "replace_file",
     "request_stop",
@@ -779,6 +780,7 @@ _HOMES = {
     "dispatch": "_engine.calls",
     "dumps": "_serialization.values",
     "function_pickler": "_serialization.pickler",
+    "register_reducer": "_serialization.pickler",
     "dumps_call": "_serialization.values",
     "ACTOR_SECONDS": "_contexts.exits",
     "end_at_exit": "_contexts.exits",
