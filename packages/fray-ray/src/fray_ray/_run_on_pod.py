@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from ray import cloudpickle
 
 from fray import WorkerDiedError
-from fray.backend import FAMILY, StopRequested, callable_name, check_count, dumps, unpack_exception
+from fray.backend import FAMILY, StopRequested, callable_name, check_count, unpack_exception
 from fray.cluster import Entrypoint, ExitReason, JobStatus, ResourceConfig, TpuConfig
 from fray_ray._connection import Connection
+from fray_ray._context.captured import dumps_apart, loads_with
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
 from fray_ray._head.job_run import JobRun
@@ -175,22 +176,22 @@ def _returned(host: int, result: bytes | None) -> Any:
 
 def _shipped(fn: Callable[[], Any]) -> Callable[[], Any]:
     """Return what the hosts call: the function, or one that joins the cluster before it unpickles it."""
-    data = dumps(fn, f"the function {callable_name(fn)}")
-    if b"ray." not in data and b"fray_ray" not in data:
+    data, held = dumps_apart(fn, f"the function {callable_name(fn)}")
+    if not held and b"ray." not in data:  # nor a context, or a function, placement group, ... of Ray's
         return fn
-    packed: bytes = cloudpickle.dumps(fn)  # type: ignore[no-untyped-call] # Ray's: with the owners of references
-    return _Joined(packed)
+    owned: bytes = cloudpickle.dumps(held)  # type: ignore[no-untyped-call] # Ray's: with the owners of references
+    return _Joined(data, owned)
 
 
 class _Joined:
     """A function that refers to what only a process of the cluster can unpickle: references and handles."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+    def __init__(self, data: bytes, owned: bytes) -> None:
+        self.data, self.owned = data, owned
 
     def __call__(self) -> Any:
         Connection(None, None, local=False).open()
-        return pickle.loads(self.data)()
+        return loads_with(self.data, pickle.loads(self.owned))()
 
 
 def _plan(

@@ -14,7 +14,7 @@ import ray
 from fray import get_job_context, set_job_ctx
 from fray.backend import callable_name, is_async_class, is_generator_function, strip_frames
 from fray_ray._context.errors import portable
-from fray_ray._context.remote import call, loaded, returned, stream, without_generator
+from fray_ray._context.remote import apart, call, loaded, returned, stream, without_generator
 from fray_ray._options import STREAM_BUFFER
 
 _INTERRUPTED = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)  # how Ray ends a call
@@ -28,7 +28,8 @@ def host_class(cls: Callable[..., Any], methods: dict[str, Any]) -> type:
     """
 
     def __init__(self: Any, payload: bytes, /, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        self._fray_instance = call(lambda: _alone(payload), args, kwargs)
+        held, args = apart(args)
+        self._fray_instance = call(lambda: _alone(payload, held), args, kwargs)
 
     one, many = (_awaited, _streamed_async) if is_async_class(cls) else (_called, _streamed)
     members = {
@@ -43,9 +44,9 @@ def _named(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     return method
 
 
-def _alone(payload: bytes) -> tuple[Any, Any]:
+def _alone(payload: bytes, held: list[Any]) -> tuple[Any, Any]:
     """Load an actor's class and its context, which is the current one of this process: it is the actor's."""
-    target, context = loaded(payload)
+    target, context = loaded(payload, held)
     set_job_ctx(context)
     return target, context
 

@@ -3,9 +3,9 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import ray
 from ray import exceptions as rx
@@ -17,6 +17,7 @@ from fray.job import ActorEndpoint, ActorHandle, ActorOptions, Lifetime, actor_m
 from fray_ray._connection import cluster_resources
 from fray_ray._context.actor_host import host_class
 from fray_ray._context.calls import explain_unpicklable
+from fray_ray._context.captured import Captured
 from fray_ray._context.payloads import Payloads
 from fray_ray._options import Sender, actor_options, uses_accelerator
 from fray_ray._ray_internals.calls import (
@@ -29,16 +30,21 @@ from fray_ray._ray_internals.calls import (
 
 _KEPT = 256
 _GONE_WITHIN = 10.0  # seconds
+_COUNTED: tuple[type, ...] = (Captured, ray.ObjectRef, ray.actor.ActorHandle, ActorHandle)
 
 
 class RayEndpoint(ActorEndpoint):
     """Carries calls to one actor through Ray's own handle.
 
     Ray counts the handles: an actor without a name ends with the last of them.
+
+    Args:
+        needs: What a restart of the actor needs. Ray 2.60 keeps the references in a constructor's arguments
+            only until it has run (ray issue #53727), so they are kept by those who can call the actor.
     """
 
-    def __init__(self, context: Any, handle: Any, name: str | None) -> None:
-        self._context, self.handle, self.name = context, handle, name
+    def __init__(self, context: Any, handle: Any, name: str | None, needs: Sequence[Any] = ()) -> None:
+        self._context, self.handle, self.name, self._needs = context, handle, name, needs
         self._methods = {method: None for method in method_signatures(handle) if not method.startswith("__")}
         self._senders: dict[str, tuple[Sender, str]] = {}
         kind = class_name(handle)
@@ -74,7 +80,7 @@ class RayEndpoint(ActorEndpoint):
         return hash(actor_id(self.handle))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RayEndpoint, (self._context, self.handle, self.name)
+        return RayEndpoint, (self._context, self.handle, self.name, self._needs)
 
 
 class Actors:
@@ -82,12 +88,13 @@ class Actors:
 
     def __init__(self, context: Any, base: Mapping[str, Any]) -> None:
         self._context, self._base = context, base
-        self._classes: dict[Any, tuple[Any, Any]] = {}
+        self._classes: dict[Any, tuple[Callable[[], Any], Any]] = {}
         self._payloads = Payloads(context)
         # Those that this context made, and ends. Ray ends a named actor whose maker dropped its handle; here
         # it lives as long as the context.
         self._named: list[RayEndpoint] = []
         self._unnamed: WeakSet[RayEndpoint] = WeakSet()
+        self._detached: list[RayEndpoint] = []  # those that need something of this process to restart
 
     def create(
         self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
@@ -100,17 +107,20 @@ class Actors:
         payload = self._payloads.of(cls, uses_accelerator(ray_options))
         try:
             remote_class = self._remote_class(cls, ray_options.pop("concurrency_groups", {}))
-            handle = remote_class.options(**ray_options).remote(payload, *args, **kwargs)
+            handle = remote_class.options(**ray_options).remote(*payload, *args, **kwargs)
         except rx.ActorAlreadyExistsError:
             raise ActorAlreadyExistsError(str(options.name)) from None
         except Exception:
             explain_unpicklable(cls, args, kwargs)
             raise
-        endpoint = RayEndpoint(self._context, handle, options.name)
+        needs = _references(*payload, *args, *kwargs.values()) if ray_options.get("max_restarts") else ()
+        endpoint = RayEndpoint(self._context, handle, options.name, needs)
         if options.name is None and options.lifetime is Lifetime.JOB:
             self._unnamed.add(endpoint)
         elif options.lifetime is Lifetime.JOB and was_made_here(handle):
             self._named.append(endpoint)
+        elif needs and was_made_here(handle):
+            self._detached.append(endpoint)
         return ActorHandle(endpoint)
 
     def find(self, name: str) -> ActorHandle:
@@ -131,6 +141,7 @@ class Actors:
         _await_death(endpoint)
         if endpoint.name is not None:
             self._named = [one for one in self._named if one != endpoint]
+            self._detached = [one for one in self._detached if one != endpoint]
             _await_free_names([endpoint], self._context.joined_namespace())
 
     def end(self, *, wait: bool) -> None:
@@ -151,15 +162,18 @@ class Actors:
                 looks.join(_GONE_WITHIN)
 
     def _remote_class(self, cls: Callable[..., Any], groups: Mapping[str, int]) -> Any:
-        """Return what hosts `cls`; its concurrency groups are Ray's, and no option of one actor there."""
+        """Return what hosts `cls`; its concurrency groups are Ray's, and no option of one actor there.
+
+        The class itself is not kept: references that it holds would be.
+        """
         key = id(cls), *groups.items()
         known = self._classes.get(key)
-        if known is None or known[0] is not cls:
+        if known is None or known[0]() is not cls:
             if len(self._classes) >= _KEPT:
                 self._classes.clear()
             hosted = host_class(cls, actor_methods(cls))
             make: Any = ray.remote
-            known = (cls, make(concurrency_groups=dict(groups))(hosted) if groups else make(hosted))
+            known = (_weakly(cls), make(concurrency_groups=dict(groups))(hosted) if groups else make(hosted))
             self._classes[key] = known
         return known[1]
 
@@ -180,6 +194,18 @@ def _is_found(endpoint: RayEndpoint, namespace: str) -> bool:
     except (ValueError, rx.RayError):  # it is free, or the head is lost
         return False
     return bool(actor_id(found) == actor_id(endpoint.handle))
+
+
+def _references(*args: Any) -> tuple[Any, ...]:
+    return tuple(arg for arg in args if isinstance(arg, _COUNTED))
+
+
+def _weakly(cls: Any) -> Callable[[], Any]:
+    """Return what returns a class as long as it exists."""
+    try:
+        return ref(cls)
+    except TypeError:  # a callable object without a place for weak references
+        return lambda: cls
 
 
 def _await_death(endpoint: RayEndpoint) -> None:

@@ -225,7 +225,7 @@ class RayContext(ContextBase):
         self._connect()
         prepared = self._calls.prepare(fn, options, streaming=is_generator_function(fn))
         payload = self._payloads.of(fn, prepared.accelerated)
-        return self._send(prepared.send, fn, args, kwargs, payload)
+        return self._send(prepared.send, fn, args, kwargs, *payload)
 
     def _send(
         self, send: Sender, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *leading: Any

@@ -1,7 +1,8 @@
 """Exceptions on their way through Ray, in both directions.
 
-In the worker, an exception goes into Ray as itself with all that `pack_exception` keeps of it
-attached, so that plain Ray code catches its type too; one that would not survive goes as `WrappedError`.
+In the worker, an exception goes into Ray as itself with all that `pack` keeps of it attached, so that plain
+Ray code catches its type too; one that would not survive goes as `WrappedError`. Ray 2.60 pickles exceptions
+outside of what it counts: the references in one are held by the worker that raised it until that ends.
 At `get`, whatever Ray raises becomes what every other backend raises.
 """
 
@@ -18,7 +19,7 @@ from fray import (
     TaskError,
     WorkerDiedError,
 )
-from fray.backend import pack_exception, unpack_exception
+from fray_ray._context.captured import Packed, pack, unpack
 from fray_ray._ray_internals.deaths import actor_in, is_death_without_cause, is_of_actor
 from fray_ray._ray_internals.errors import ends_worker
 
@@ -37,7 +38,7 @@ _DIED = (
 class WrappedError(Exception):
     """An exception that Ray would not bring back as it was. Ray's logs show it; `get` unwraps it."""
 
-    def __init__(self, packed: bytes, text: str) -> None:
+    def __init__(self, packed: Packed, text: str) -> None:
         super().__init__(packed, text)
         self.__dict__[_PACKED], self._text = packed, text
 
@@ -49,7 +50,7 @@ def portable(error: BaseException) -> BaseException:
     """Return what a worker raises for the exception of a task."""
     if isinstance(error, rx.RayError) or ends_worker(error):
         return error
-    packed = pack_exception(error)
+    packed = pack(error)
     wrapped = WrappedError(packed, f"{type(error).__name__}: {error!r}")
     # Ray gives StopIteration, and what is not an Exception, meanings of its own.
     if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
@@ -59,7 +60,8 @@ def portable(error: BaseException) -> BaseException:
         copy = pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever the class does when it is pickled, the wrapper travels
         return wrapped
-    return error if type(copy) is type(error) and copy.__dict__.get(_PACKED) == packed else wrapped
+    kept = copy.__dict__.get(_PACKED) or (None,)
+    return error if type(copy) is type(error) and kept[0] == packed[0] else wrapped
 
 
 def translate(error: BaseException, *, timeout: float | None = None) -> BaseException:
@@ -67,7 +69,7 @@ def translate(error: BaseException, *, timeout: float | None = None) -> BaseExce
     for link in _causes(error):
         packed = getattr(link, "__dict__", {}).get(_PACKED)
         if packed is not None:
-            return unpack_exception(packed)
+            return unpack(packed)
     deepest = _causes(error)[-1]
     if isinstance(deepest, rx.GetTimeoutError):
         return GetTimeoutError(f"no result within {timeout} s; the task goes on")

@@ -6,7 +6,8 @@ from typing import Any, Generic, TypeVar
 
 import ray
 
-from fray.backend import callable_name, captures, dumps, same_captures
+from fray.backend import callable_name, captures, same_captures
+from fray_ray._context.captured import Captured, dumps_apart
 from fray_ray._ray_internals.class_identity import share_class_ids
 
 K = TypeVar("K")
@@ -50,22 +51,29 @@ class Payloads:
     """The pickled functions of one context.
 
     A function is pickled once, as long as what it refers to is known to be the same. Any other is pickled at
-    every call; workers load what they know by its bytes.
+    every call; workers load what they know by its bytes. One that holds references or handles is kept
+    nowhere, because they would be held with it.
     """
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        self._pickled: Latest[tuple[int, bool], tuple[Any, tuple[Any, ...], Any]] = Latest()
+        self._pickled: Latest[tuple[int, bool], tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = Latest()
         self._stored: Latest[bytes, Any] = Latest()
 
-    def of(self, target: Callable[..., Any], accelerated: bool) -> Any:
-        """Return what a worker needs to call `target`: bytes, or the reference of stored ones."""
+    def of(self, target: Callable[..., Any], accelerated: bool) -> tuple[Any, ...]:
+        """Return what a worker needs to call `target`, as arguments before those of the user.
+
+        The first is bytes, or the reference of stored ones; the second, if any, what `target` holds.
+        """
         key = id(target), accelerated
         known = self._pickled.get(key)
         if known is not None and known[0] is target and same_captures(known[1], target):
             return known[2]
-        data = dumps((target, self._context, accelerated), f"the function {callable_name(target)}")
-        payload = data if len(data) < _INLINE else self._store(data)
+        what = f"the function {callable_name(target)}"
+        data, held = dumps_apart((target, self._context, accelerated), what)
+        payload = (data if len(data) < _INLINE else self._store(data),)
+        if held:
+            return *payload, Captured(held)
         captured = captures(target)
         if captured is not None:
             self._pickled.add(key, (target, captured, payload), len(data))

@@ -7,9 +7,9 @@ from typing import Any
 
 import ray
 
-from fray.backend import pack_exception
 from fray_ray._context.calls import put
 from fray_ray._context.cancelling import cancel_when_dropped
+from fray_ray._context.captured import pack
 from fray_ray._context.futures import RayFuture
 from fray_ray._context.remote import FrayPromises
 
@@ -64,7 +64,7 @@ class PendingPromises:
         try:
             value = _by_reference(future.result())
         except BaseException as error:  # noqa: BLE001 - the failure of the future is the task's, whatever it is
-            packed = pack_exception(error)
+            packed = pack(error)
         # In a list, for Ray would wait for the reference, and not make the call where its task fails.
         actor.keep.remote(number, [value], packed)
 

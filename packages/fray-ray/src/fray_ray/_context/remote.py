@@ -16,9 +16,10 @@ from typing import Any
 import ray
 
 from fray import SerializationError, use_context
-from fray.backend import callable_name, strip_frames, unpack_exception
+from fray.backend import callable_name, strip_frames
 from fray_ray import _job_kv
 from fray_ray._context import coroutines
+from fray_ray._context.captured import Captured, Packed, loads_with, unpack
 from fray_ray._context.errors import portable
 from fray_ray._context.payloads import Latest
 from fray_ray._context.stream_refs import produced
@@ -32,27 +33,41 @@ bound_error_texts()  # in every worker, before it runs a task
 def run_task(payload: bytes, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function in a payload, under the context in it."""
     coroutines.prepare()
-    return call(lambda: loaded(payload), args, kwargs)
+    held, args = apart(args)
+    return call(lambda: loaded(payload, held), args, kwargs)
 
 
 def run_stream(payload: bytes, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
     """Yield from the generator function in a payload, under the context in it."""
     coroutines.prepare()
-    yield from stream(lambda: loaded(payload), args, kwargs)
+    held, args = apart(args)
+    yield from stream(lambda: loaded(payload, held), args, kwargs)
 
 
 _loaded: Latest[bytes, tuple[Any, Any]] = Latest(most=64)
 
 
-def loaded(payload: bytes) -> tuple[Any, Any]:
-    """Unpickle a function and its context, once for all calls in this worker while it keeps them."""
-    known = _loaded.get(payload)
+def apart(args: tuple[Any, ...]) -> tuple[list[Any], tuple[Any, ...]]:
+    """Return what a function holds beside its payload, and the arguments of the user."""
+    if args and type(args[0]) is Captured:
+        return args[0].held, args[1:]
+    return [], args
+
+
+def loaded(payload: bytes, held: list[Any]) -> tuple[Any, Any]:
+    """Unpickle a function and its context, once for all calls in this worker while it keeps them.
+
+    One that holds references is unpickled for each call: to keep it would be to keep their objects, and the
+    same bytes come with other references.
+    """
+    known = None if held else _loaded.get(payload)
     if known is not None:
         return known
     _jobs_variables()  # before anything of the user's is imported
-    target, context, accelerated = pickle.loads(payload)
+    target, context, accelerated = loads_with(payload, held)
     _choose_jax_platform(accelerated)
-    _loaded.add(payload, (target, context), len(payload))
+    if not held:
+        _loaded.add(payload, (target, context), len(payload))
     return target, context
 
 
@@ -146,13 +161,13 @@ class FrayPromises:
         kept, packed = await self._promise(number)
         del self._promised[number]
         if packed is not None:
-            raise portable(unpack_exception(packed))
+            raise portable(unpack(packed))
         return await kept[0]
 
     async def live(self) -> None:
         """Return never: the call fails when the process of the actor dies."""
         await asyncio.get_running_loop().create_future()
 
-    async def keep(self, number: int, kept: list[Any], packed: bytes | None) -> None:
+    async def keep(self, number: int, kept: list[Any], packed: Packed | None) -> None:
         """Give the reference of the value, alone in a list, or the exception."""
         self._promise(number).set_result((kept, packed))
