@@ -1,9 +1,12 @@
 """The life of an actor, its name, its death."""
 
+import gc
+from typing import Any
+
 import pytest
 
 from fray._contracts.context import JobContext
-from fray._discovery.current import create_context
+from fray._discovery.current import create_context, get_job_context
 from fray._values.errors import ActorAlreadyExistsError, ActorDiedError, ActorNotFoundError
 from fray._values.options import ActorOptions, Lifetime
 from fray.testing.context_fixtures import ContextFixtures, needs
@@ -34,6 +37,19 @@ class ActorContract(ContextFixtures):
 
     def test_references_reach_the_constructor_as_values(self, context: JobContext) -> None:
         assert context.get(context.create_actor(Counter, context.put(3)).value()) == 3
+
+    def test_a_class_may_hold_references_and_handles(self, context: JobContext) -> None:
+        def holding(ref: object, counter: Any) -> Any:
+            class Holding:
+                def read(self) -> list[object]:
+                    context = get_job_context()
+                    return [context.get(held, timeout=60) for held in (ref, counter.increment())]
+
+            return Holding
+
+        actor = context.create_actor(holding(context.put(3), context.create_actor(Counter, 6)))
+        gc.collect()
+        assert context.get(actor.read()) == [3, 7]
 
     def test_a_name_finds_the_actor(self, context: JobContext) -> None:
         counter = context.create_actor(Counter, name="found")

@@ -1,13 +1,18 @@
 """References, errors, nesting."""
 
+import gc
 import pickle
 import threading
 import traceback
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
+from typing import Any
 
 import pytest
 
 from fray._contracts.context import JobContext
+from fray._discovery.current import get_job_context
 from fray._values.errors import TaskError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures, needs
@@ -49,6 +54,15 @@ class ReferenceContract(ContextFixtures):
 
     def test_a_reference_inside_a_container_stays_a_reference(self, context: JobContext) -> None:
         assert context.get(context.run(tasks.is_reference, [context.put(1)])) is True
+
+    def test_a_function_may_hold_references(self, context: JobContext) -> None:
+        def holding(ref: object) -> Callable[[], object]:
+            return lambda: get_job_context().get(ref, timeout=60)
+
+        refs = [context.run(holding(context.put(number))) for number in range(3)]
+        refs += [context.run(partial(tasks.get_with, context, [context.run(tasks.add, 2, 1)]))]
+        gc.collect()
+        assert context.get(refs) == [0, 1, 2, 3]
 
     def test_a_future_as_an_argument_arrives_as_its_value(self, context: JobContext) -> None:
         future: Future[int] = Future()
@@ -144,6 +158,20 @@ class ErrorContract(ContextFixtures):
             assert "in fail_stuck" in caught.value.traceback
         else:
             assert not self.can.serializes
+
+    def test_an_exception_may_hold_a_reference(self, context: JobContext) -> None:
+        class HoldingError(Exception):
+            ref: object
+
+        def refuse() -> None:
+            error = HoldingError("half of it")
+            error.ref = get_job_context().put("half")
+            raise error
+
+        with pytest.raises(Exception, match="half of it") as caught:
+            context.get(context.run(refuse))
+        error: Any = caught.value
+        assert context.get(error.ref, timeout=60) == "half"
 
     def test_a_failed_dependency_fails_its_dependents_with_the_same_exception(
         self, context: JobContext, notes: NoteServer
