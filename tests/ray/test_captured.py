@@ -164,14 +164,27 @@ def is_running(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("holder", [by_closure, beside_large], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("holder", "options"),
+    [
+        (by_closure, TaskOptions()),
+        (beside_large, TaskOptions()),
+        (by_closure, TaskOptions(max_calls=3)),
+        (lambda ref, gate: Reader(ref, gate).read, TaskOptions(max_calls=3)),
+    ],
+    ids=["small", "large", "counted", "counted method"],
+)
 def test_the_object_goes_when_the_task_has_ended(
-    context: JobContext, gate: Gate, ray_cluster: LocalRayCluster, holder: Callable[..., Any]
+    context: JobContext,
+    gate: Gate,
+    ray_cluster: LocalRayCluster,
+    holder: Callable[..., Any],
+    options: TaskOptions,
 ) -> None:
     ref: Any = context.put(bytes(2_000_000))
     name = ref.hex()
     function = holder(ref, gate)
-    result = context.run(function)
+    result = context.create_task(function, options=options)
     del ref, function
     gc.collect()
     gate.open()

@@ -1,8 +1,10 @@
 """Calls on their way to Ray: functions prepared once per set of options, arguments named when they fail."""
 
 from collections.abc import Callable, Mapping
+from inspect import ismethod
 from types import FunctionType, SimpleNamespace
 from typing import Any
+from weakref import WeakMethod, ref
 
 import ray
 
@@ -68,7 +70,7 @@ class Calls:
         """Return what starts `fn` under these options."""
         name = options.name or callable_name(fn)
         counted = options.max_calls is not None or "max_calls" in self._base
-        key = options, tuple(options.resources.items()), name, streaming, fn if counted else None
+        key = options, tuple(options.resources.items()), name, streaming, _weakly(fn) if counted else None
         found = self._prepared.get(key)
         if found is None:
             if len(self._prepared) >= _KEPT:
@@ -77,6 +79,14 @@ class Calls:
                 task_options(self._base, options), name, streaming=streaming
             )
         return found
+
+
+def _weakly(fn: Callable[..., Any]) -> Any:
+    """Return a key that keeps neither a function nor the references that it holds."""
+    try:
+        return WeakMethod(fn) if ismethod(fn) else ref(fn)
+    except TypeError:  # an object without a place for weak references
+        return fn
 
 
 def explain_unpicklable(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
