@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +20,7 @@ import cloudpickle
 import pytest
 import ray as typed_ray
 import requests
+from ray._common.usage import usage_lib
 from ray._private.serialization import SerializedRayObject
 from ray._private.worker import global_worker
 from ray.core.generated.common_pb2 import ErrorType, RayErrorInfo
@@ -34,6 +36,7 @@ from fray_ray._ray_internals.calls import (
     actor_id,
     actor_sender,
     class_name,
+    let_actors_be_made_in_signal_handlers,
     method_signatures,
     on_completed,
     on_ready,
@@ -644,6 +647,21 @@ def test_the_death_of_an_actor_is_known_by_what_ray_stores_of_it(
     kind = str(ErrorType.Value("ACTOR_DIED")).encode()
     (error,) = known.deserialize_objects([SerializedRayObject(stored, kind, None)], [ray.put(1)], {})
     assert is_of_actor(error) or isinstance(error, ray.exceptions.ActorDiedError)
+
+
+def test_an_actor_is_made_while_another_is_that_holds_rays_lock(cluster: LocalRayCluster) -> None:
+    let_actors_be_made_in_signal_handlers()
+    lock = "_recorded_library_usages_lock"
+    made: list[Any] = []
+
+    def make() -> None:
+        with getattr(usage_lib, lock):
+            made.append(ray.remote(dict).remote())
+
+    maker = threading.Thread(target=make, daemon=True)
+    maker.start()
+    maker.join(60)
+    assert len(made) == 1
 
 
 def test_which_actor_has_ended_is_in_the_text() -> None:

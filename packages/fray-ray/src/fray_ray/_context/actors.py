@@ -24,6 +24,7 @@ from fray_ray._ray_internals.calls import (
     actor_id,
     actor_sender,
     class_name,
+    let_actors_be_made_in_signal_handlers,
     method_signatures,
     was_made_here,
 )
@@ -31,6 +32,8 @@ from fray_ray._ray_internals.calls import (
 _KEPT = 256
 _GONE_WITHIN = 10.0  # seconds
 _COUNTED: tuple[type, ...] = (Captured, ray.ObjectRef, ray.actor.ActorHandle, ActorHandle)
+
+let_actors_be_made_in_signal_handlers()
 
 
 class RayEndpoint(ActorEndpoint):

@@ -1,9 +1,11 @@
 """Calls of tasks and actors, and what Ray's handles and references know beyond their public methods."""
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
+from ray._common.usage import usage_lib
 
 from fray_ray._options import Sender
 
@@ -42,6 +44,15 @@ def actor_sender(handle: Any, method: str) -> Sender:
     from fray_ray._ray_internals.direct_calls import actor_sender as direct
 
     return direct(handle, bound, by_ray) or by_ray
+
+
+def let_actors_be_made_in_signal_handlers() -> None:
+    """Let a signal handler make an actor where its thread is making one.
+
+    Read in Ray 2.60: each looks whether its use was reported, under a lock that its own thread waits for.
+    """
+    usage: Any = usage_lib
+    usage._recorded_library_usages_lock = threading.RLock()
 
 
 def actor_id(handle: Any) -> Any:
