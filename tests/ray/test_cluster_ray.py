@@ -66,7 +66,7 @@ def test_rays_own_table_has_the_job_under_its_id_with_name_owner_and_log(
     assert details.metadata["fray.name"] == "listed"
     assert details.metadata["fray.owner"]
     command = details.entrypoint or ""  # of the job's own process; then for who reads the table
-    assert f".job_process {job_id} $$;" in command
+    assert f".job_process {job_id} $$ $PPID;" in command
     assert command.endswith(f"  # listed: {shlex.join(['python', '-c', long])}")
     log = client.get_job_logs(job_id)
     assert "[replica-0] for all to see\n" in log

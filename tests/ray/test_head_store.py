@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pickle
+import shlex
 import socket
 import subprocess
 import sys
@@ -228,9 +229,30 @@ def test_the_process_of_a_job_ends_whose_shell_was_gone_before_it_had_begun(
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
-        command = [sys.executable, "-I", "-S", job_process.__file__, "train-1", path, str(shell.pid)]
+        command = [sys.executable, "-I", "-S", job_process.__file__, "train-1", path, str(shell.pid), "1"]
         assert subprocess.run(command, timeout=20, check=False).returncode == 1
     shell.poll()
+
+
+def test_the_process_of_a_job_ends_whose_supervisor_was_gone_before_it_watched_the_shell(
+    tmp_path: Path,
+) -> None:
+    """As where the head ends while Ray starts a job: the shell stays, with another parent."""
+    path, ended = os.fspath(tmp_path / "scheduler"), tmp_path / "ended"
+    process = shlex.join([sys.executable, "-I", "-S", job_process.__file__, "train-1", path])
+    shell = f"{process} $$ $PPID; echo $? > {ended}.draft; mv {ended}.draft {ended}"
+    starts = f"import subprocess; subprocess.Popen(['sh', '-c', {shell!r}]); input()"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        server.settimeout(20)
+        supervisor = subprocess.Popen([sys.executable, "-c", starts], stdin=subprocess.PIPE)
+        link, _ = server.accept()
+        with link:
+            supervisor.kill()
+            supervisor.communicate()
+            until(ended.exists, "it has ended", 20)
+    assert ended.read_text() == "1\n"
 
 
 def test_a_member_of_a_sweep_that_the_store_did_not_take_is_queued_later(

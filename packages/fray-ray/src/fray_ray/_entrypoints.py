@@ -16,7 +16,7 @@ def driver(submission: str, *, here: bool, command: Sequence[str] | None = None,
         command: What the replicas run, for who reads Ray's table.
         name: That of the job.
     """
-    process = _command("fray_ray._head.job_process", submission, "$$", here=here)
+    process = _command("fray_ray._head.job_process", submission, "$$", "$PPID", here=here)
     program = "a function" if command is None else shlex.join(command)
     shown = f"{name}: {program}".replace("\n", " ")[:_LONGEST]
     # The shell waits for the process when Ray asks both to end.

@@ -1,9 +1,9 @@
-"""A job's own process on the head: `python -m fray_ray._head.job_process SUBMISSION SHELL`, run by Ray.
+"""A job's own process on the head: `python -m fray_ray._head.job_process SUBMISSION SHELL SUPERVISOR`.
 
 The scheduler carries the job; this process stands for it in Ray's table. It connects to the scheduler, waits
 for the end of the job, and ends with its exit code. It passes on Ray's request to end. Where the scheduler is
-killed it waits for the next one. Where the shell that started it is gone, it ends: Ray has lost the job then.
-It imports almost nothing, to be small.
+killed it waits for the next one. Where the shell that started it is gone, or Ray's supervisor of the job, the
+parent of that shell, it ends: Ray has lost the job then. It imports almost nothing, to be small.
 """
 
 import fcntl
@@ -28,11 +28,13 @@ class JobProcess:
     Args:
         path: Where the scheduler listens.
         shell: The id of the process that has started this one, and may be gone already.
+        supervisor: The id of that of Ray which has started the shell, and may be gone too.
     """
 
-    def __init__(self, submission: str, path: str, shell: str) -> None:
+    def __init__(self, submission: str, path: str, shell: str, supervisor: str) -> None:
         self._submission, self._path, self._parent = submission, path, os.getppid()
-        if is_gone(int(shell)):  # then the parent is not what is to be watched
+        self._shell, self._supervisor = int(shell), int(supervisor)
+        if is_gone(self._shell):  # then the parent is not what is to be watched
             os._exit(1)
         self._link: socket.socket | None = None
         self._told = False  # to end
@@ -91,7 +93,12 @@ class JobProcess:
         return said.partition(b"\n")[0]
 
     def _check_parent(self) -> None:
-        if os.getppid() != self._parent:  # Ray's supervisor is gone, and the job with it
+        """End where Ray has lost the job.
+
+        Ray ends the shell of a supervisor that is gone, but not while that starts it.
+        """
+        supervisor = parent_of(self._shell)
+        if os.getppid() != self._parent or supervisor not in (None, self._supervisor):
             os._exit(1)
 
     def _pass_on(self, *_: object) -> None:
@@ -114,12 +121,25 @@ def is_gone(pid: int) -> bool:
     """Whether a process has ended, also where its own parent has not taken note of that yet."""
     try:
         os.kill(pid, 0)
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is large
-            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        return _stat(pid)[0] in (b"Z", b"X")
     except ProcessLookupError:
         return True
     except OSError:  # another user's, or a system without /proc
         return False
+
+
+def parent_of(pid: int) -> int | None:
+    """Return the parent of a process; None where that cannot be known."""
+    try:
+        return int(_stat(pid)[1])
+    except OSError:
+        return None
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return what Linux says of a process, from its state on."""
+    with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is large
+        return file.read().rpartition(b")")[2].split()
 
 
 def start_scheduler(path: str) -> None:
@@ -154,7 +174,7 @@ def main() -> int:
         from fray_ray._scheduler import socket_path
 
         path = socket_path(os.environ["RAY_ADDRESS"])
-        command = [sys.executable, "-I", "-S", __file__, sys.argv[1], path, sys.argv[2]]
+        command = [sys.executable, "-I", "-S", __file__, sys.argv[1], path, *sys.argv[2:]]
         os.execv(sys.executable, command)  # noqa: S606
     return JobProcess(*sys.argv[1:]).run()
 
