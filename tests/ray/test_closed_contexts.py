@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_a_context_that_was_shut_down_gets_what_is_there_and_refuses_all_else(
     assert (context.get(ref), context.get([ref]), context.wait([ref])) == (1, [1], ([ref], []))
     assert not context.cancel(ref)
     context.kill(counter)
-    refused = [
+    refused: list[Callable[[], object]] = [
         lambda: context.run(abs, -1),
         lambda: list(context.map(abs, [-1])),
         lambda: context.as_executor().submit(abs, -1),

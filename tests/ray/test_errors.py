@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import ray as typed_ray
-from ray import exceptions as rx
-from ray.core.generated.common_pb2 import ActorDiedErrorContext, Address, Language, RayException
+from ray import exceptions
+from ray.core.generated import common_pb2
 
 from fray import (
     ActorDiedError,
@@ -24,7 +24,10 @@ from fray.testing.context import ContextFixtures  # noqa: F401 - it registers wh
 from fray.testing.tasks import Counter
 from fray_ray.testing import LocalRayCluster
 
-LOST = ("00" * 28, Address().SerializeToString(), "")
+rx: Any = exceptions  # Ray's constructors have no types
+messages: Any = common_pb2
+
+LOST = ("00" * 28, messages.Address().SerializeToString(), "")
 SELECTED = """\
 Ray killed 1 worker(s) based on the killing policy
 Considered workers: [
@@ -32,7 +35,7 @@ Selected to kill: ({}: job ID=01, task name={}, pid=3)
 ]
 Total non-selected idle workers: 0
 """
-DEAD = ActorDiedErrorContext(
+DEAD = messages.ActorDiedErrorContext(
     class_name="Counter", name="tally", actor_id=b"0" * 16, error_message="its process has ended"
 )
 # Where the cause of a death is none that Ray knows.
@@ -40,7 +43,7 @@ ASSERTS = 'line 418, in _deserialize_actor_died_error\n    assert ray_error_info
 UNSET = RuntimeError("no such package")
 
 
-def of_task(cause: BaseException) -> BaseException:
+def of_task(cause: BaseException) -> Any:
     """What `ray.get` raises where a task has failed by an exception."""
     text = "".join(traceback.format_exception(cause))
     return rx.RayTaskError("work", text, cause).as_instanceof_cause()
@@ -109,7 +112,9 @@ AS_RAY_MAKES_THEM: list[tuple[Any, type[BaseException], str]] = [
     (rx.UserCodeException("user"), rx.UserCodeException, "user"),
     (rx.UnserializableException("where"), rx.UnserializableException, "where"),
     (
-        rx.CrossLanguageError(RayException(language=Language.JAVA, formatted_exception_string="in Java")),
+        rx.CrossLanguageError(
+            messages.RayException(language=messages.Language.JAVA, formatted_exception_string="in Java")
+        ),
         rx.CrossLanguageError,
         "in Java",
     ),

@@ -141,6 +141,11 @@ def test_values_that_were_awaited_leave_the_store(context: JobContext, ray_clust
     until(lambda: large_here(ray_cluster) <= before, "the store has none of them")
 
 
+def distance(number: Any) -> int:
+    """For what is passed as a future, or as a reference, and arrives as a number."""
+    return abs(int(number))
+
+
 def futures_here() -> int:
     gc.collect()
     return sum(isinstance(one, Future) for one in gc.get_objects())
@@ -148,7 +153,7 @@ def futures_here() -> int:
 
 def test_waits_that_were_given_up_leave_nothing(context: JobContext) -> None:
     never: Future[int] = Future()
-    ref = context.run(abs, never)
+    ref = context.run(distance, never)
 
     async def give_up(times: int) -> None:
         for _ in range(times):
@@ -166,9 +171,9 @@ def test_waits_that_were_given_up_leave_nothing(context: JobContext) -> None:
 
 def test_all_who_wait_for_a_reference_get_its_value(context: JobContext) -> None:
     given: Future[int] = Future()
-    ref = context.run(abs, given)
+    ref = context.run(distance, given)
 
-    async def read() -> list[int]:
+    async def read() -> list[Any]:
         waits = [asyncio.ensure_future(context.aget(ref)) for _ in range(20)]
         await asyncio.sleep(0)
         for wait in waits[::2]:
@@ -188,13 +193,13 @@ def test_a_future_that_is_passed_when_the_process_that_kept_others_has_died_arri
         return [actor.pid for actor in actors if actor.pid]
 
     lost: Future[int] = Future()
-    ref = context.run(abs, lost)
+    ref = context.run(distance, lost)
     for pid in until(keeping, "it runs"):
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerDiedError, match="future"):
         context.get(ref, timeout=200)
     later: Future[int] = Future()
-    ref = context.run(abs, later)
+    ref = context.run(distance, later)
     lost.set_result(-1)
     later.set_result(-2)
     assert context.get(ref, timeout=200) == 2

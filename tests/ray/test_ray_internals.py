@@ -21,9 +21,9 @@ import pytest
 import ray as typed_ray
 import requests
 from ray._common.usage import usage_lib
-from ray._private.serialization import SerializedRayObject
+from ray._private import serialization
 from ray._private.worker import global_worker
-from ray.core.generated.common_pb2 import ErrorType, RayErrorInfo
+from ray.core.generated import common_pb2
 from ray.exceptions import RayTaskError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
@@ -89,6 +89,7 @@ from fray_ray._ray_internals.worker_setup import SETUP_WORKER, SOCKET
 from fray_ray.testing import LocalRayCluster
 
 ray: Any = typed_ray  # Ray's own annotations know nothing of other libraries' types
+messages: Any = common_pb2  # nor have these any
 
 # A job of Ray's that leaves an actor behind which nobody has a handle of, and says what it was given.
 PROGRAM = f"""
@@ -637,15 +638,17 @@ def test_a_death_without_a_cause_is_not_an_assertion_of_a_method(cluster: LocalR
     assert is_death_without_cause(AssertionError())
 
 
-@pytest.mark.parametrize("told", [RayErrorInfo(), None], ids=["another cause", "none"])
+@pytest.mark.parametrize("told", [messages.RayErrorInfo(), None], ids=["another cause", "none"])
 def test_the_death_of_an_actor_is_known_by_what_ray_stores_of_it(
-    cluster: LocalRayCluster, monkeypatch: pytest.MonkeyPatch, told: RayErrorInfo | None
+    cluster: LocalRayCluster, monkeypatch: pytest.MonkeyPatch, told: Any
 ) -> None:
-    known = global_worker.get_serialization_context()
+    worker: Any = global_worker
+    stores: Any = serialization
+    known = worker.get_serialization_context()
     monkeypatch.setattr(known, "_deserialize_error_info", lambda *_: told)
     stored: Any = None if told is None else b"of the store"
-    kind = str(ErrorType.Value("ACTOR_DIED")).encode()
-    (error,) = known.deserialize_objects([SerializedRayObject(stored, kind, None)], [ray.put(1)], {})
+    kind = str(messages.ErrorType.Value("ACTOR_DIED")).encode()
+    (error,) = known.deserialize_objects([stores.SerializedRayObject(stored, kind, None)], [ray.put(1)], {})
     assert is_of_actor(error) or isinstance(error, ray.exceptions.ActorDiedError)
 
 
