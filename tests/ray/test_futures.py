@@ -187,21 +187,24 @@ def test_all_who_wait_for_a_reference_get_its_value(context: JobContext) -> None
 def test_a_future_that_is_passed_when_the_process_that_kept_others_has_died_arrives(
     context: JobContext, ray_cluster: LocalRayCluster
 ) -> None:
-    def keeping() -> list[int]:
+    def keeping() -> set[int]:
         filters: Any = [("class_name", "=", "FrayPromises"), ("state", "=", "ALIVE")]
         actors = list_actors(address=ray_cluster.dashboard, filters=filters, detail=True)
-        return [actor.pid for actor in actors if actor.pid]
+        return {actor.pid for actor in actors if actor.pid}
 
     lost: Future[int] = Future()
-    ref = context.run(distance, lost)
-    for pid in until(keeping, "it runs"):
-        os.kill(pid, signal.SIGKILL)
-    with pytest.raises(WorkerDiedError, match="future"):
-        context.get(ref, timeout=200)
     later: Future[int] = Future()
-    ref = context.run(distance, later)
-    lost.set_result(-1)
-    later.set_result(-2)
+    try:
+        others = keeping()  # of contexts that have just ended
+        ref = context.run(distance, lost)
+        for pid in until(lambda: keeping() - others, "it runs"):
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerDiedError, match="future"):
+            context.get(ref, timeout=200)
+        ref = context.run(distance, later)
+    finally:
+        lost.set_result(-1)
+        later.set_result(-2)
     assert context.get(ref, timeout=200) == 2
 
 

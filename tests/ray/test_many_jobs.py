@@ -35,9 +35,9 @@ def test_one_look_serves_all_that_run_after_a_job(
             until(lambda: "runs after first" in reason(head, f"then-{number}"), "it waits")  # noqa: B023
         looks = calls_of_a_while(head, "get _ray_internal_job_info_first")
         assert 1 <= looks < MANY, looks
-        head.remove_entry("first")
+        head.put("fray-first.stop", b"0")
         for number in range(MANY):
-            until(lambda: "was removed" in reason(head, f"then-{number}"), "it fails")  # noqa: B023
+            until(lambda: "was stopped" in reason(head, f"then-{number}"), "it fails")  # noqa: B023
 
 
 def test_a_job_that_waits_and_of_which_nothing_changes_is_not_written_again(

@@ -172,7 +172,7 @@ def _device(gpu: str | None, tpu: str | None, topology: str | None) -> "DeviceCo
     if gpu.isdigit():
         return GpuConfig(count=int(gpu))
     kind, count = _counted(gpu, "--gpu takes N, TYPE or TYPE:N, e.g. 1, H100 or H100:8")
-    return GpuConfig(kind, count or 1)
+    return GpuConfig(kind, 1 if count is None else count)
 
 
 def _counted(text: str, takes: str) -> tuple[str, int | None]:
