@@ -51,6 +51,8 @@ class ContextFixtures(Promises):
         CHAIN: Links of the long chain of dependent tasks.
         DEPTH: How deep tasks nest.
         PROGRAMS: Random programs to try.
+        EXCEPTIONS_HOLD_REFERENCES: Whether an exception that holds references arrives as itself; else it
+            arrives as a `TaskError`.
         HOST: This machine, as the workers reach it: tests and tasks meet at a port of it, and share
             no files.
     """
@@ -60,6 +62,7 @@ class ContextFixtures(Promises):
     CHAIN = 10_000
     DEPTH = 100
     PROGRAMS = 50
+    EXCEPTIONS_HOLD_REFERENCES = True
     HOST = "127.0.0.1"
 
     @pytest.fixture
