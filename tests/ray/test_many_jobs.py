@@ -40,6 +40,16 @@ def test_one_look_serves_all_that_run_after_a_job(
             until(lambda: "was stopped" in reason(head, f"then-{number}"), "it fails")  # noqa: B023
 
 
+def test_a_head_that_was_away_once_is_looked_at_soon_again(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with scheduler_of(head, monkeypatch, tmp_path):
+        head.away_for = 2.0
+        until(lambda: not head.away_for, "the head has been away")
+        queued(head, "soon", plan_of("soon"))
+        until(lambda: "fray.info" in reason(head, "soon"), "it is taken", 10)
+
+
 def test_a_job_that_waits_and_of_which_nothing_changes_is_not_written_again(
     head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,13 +35,14 @@ class HeadInMemory:
 
     `packages` are what jobs keep there, without Ray's prefix; `calls` are what was done with them, each as
     `get NAME`, `put NAME`, `del NAME`. What is in `broken` raises, by one of these; what is in `then` is
-    called once, when that was done.
+    called once, when that was done. The next list of names takes `away_for` seconds.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._data: dict[bytes | None, dict[str, bytes]] = {}
         self.calls: list[str] = []
         self.broken: set[str] = set()
+        self.away_for = 0.0
         self.then: dict[str, Callable[[], None]] = {}
         for name in ("get", "put", "del", "list"):
             monkeypatch.setattr(internal_kv, f"_internal_kv_{name}", getattr(self, f"_{name}"))
@@ -88,6 +90,8 @@ class HeadInMemory:
         self._data.get(namespace, {}).pop(key, None)
 
     def _list(self, prefix: str, *, namespace: bytes | None = None) -> list[bytes]:
+        time.sleep(self.away_for)
+        self.away_for = 0.0
         return [key.encode() for key in self._data.get(namespace, {}) if key.startswith(prefix)]
 
 

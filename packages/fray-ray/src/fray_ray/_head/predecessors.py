@@ -17,7 +17,7 @@ from fray_ray._lookup import find
 
 _PHRASES = {JobStatus.FAILED: "failed", JobStatus.STOPPED: "was stopped"}
 _LOOK = 1.0  # seconds between two looks at all of them
-_COST = 4  # times as long as a look takes is the least time between two
+_COST, _LONGEST = 4, 10.0  # times as long as a look takes, within seconds, is the least time between two
 
 
 def state_of(job_id: str) -> JobInfo | None:
@@ -103,7 +103,7 @@ class Predecessors:
             job_ids, self._new = list(self._awaited if looks_at_all else self._new), set()
             await self._look(job_ids)
             if looks_at_all:
-                all_at = begin + max(_LOOK, _COST * (time.monotonic() - begin))
+                all_at = begin + min(_LONGEST, max(_LOOK, _COST * (time.monotonic() - begin)))
 
     async def _look(self, job_ids: list[str]) -> None:
         try:

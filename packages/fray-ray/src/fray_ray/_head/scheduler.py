@@ -44,7 +44,9 @@ from fray_ray._sweep_plan import SweepPlan
 
 _LOOK = 0.1  # seconds between looks into the head's store
 _LOOK_AFTER_ERROR = 1.0  # seconds
-_COST = 10  # times as long as a look takes is the least time between two: a list of all names has many
+# Times as long as a look takes is the least time between two, because a list of all names may be long; within
+# seconds, because a head that was away once is no such reason.
+_COST, _LONGEST = 10, 2.0
 _AT_ONCE = 0.2  # seconds in which jobs are taken in one look; those that came with a thousand others wait
 _LOOK_FOR_NOTICES = 0.5  # seconds
 _LAUNCHED_WITHIN = 600.0  # seconds between the upload of a plan and that of the job that is queued with it
@@ -152,7 +154,7 @@ class Scheduler:
             begin = time.monotonic()
             try:
                 names = _job_kv.all_names()
-                pause = max(_LOOK, _COST * (time.monotonic() - begin))
+                pause = min(_LONGEST, max(_LOOK, _COST * (time.monotonic() - begin)))
                 if names != read or self._look_again:
                     self._look_again = False
                     read = {} if self._read_all(names) else names  # the same may be requested again
