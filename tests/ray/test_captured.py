@@ -255,8 +255,9 @@ def test_a_task_calls_a_restarted_actor_that_was_given_a_reference_and_a_handle(
     context: JobContext, gate: Gate
 ) -> None:
     class Given:
-        def __init__(self, table: bytes, adder: Any) -> None:
-            self.size, self.adder = len(table), adder
+        def __init__(self, table: bytes, within: dict[str, list[Any]]) -> None:
+            self.size, self.adder = len(table), within["adders"][0]
+            self.size += fetched(within["adders"][1])
 
         def call(self) -> tuple[int, int]:
             return fetched(self.adder.add(self.size)), os.getpid()
@@ -273,12 +274,13 @@ def test_a_task_calls_a_restarted_actor_that_was_given_a_reference_and_a_handle(
         return before[0], until(after, "the actor is back")[0]
 
     options = ActorOptions(max_restarts=1)
-    given = context.put(bytes(2_000_000)), context.create_actor(Adder)
+    within = {"adders": [context.create_actor(Adder), context.put(7)]}
+    given = context.put(bytes(2_000_000)), within
     result = context.run(calls, [context.create_actor(Given, *given, options=options)])
-    del given
+    del given, within
     gc.collect()
     gate.open()
-    assert context.get(result, timeout=2 * SOON) == (2_000_001, 2_000_001)
+    assert context.get(result, timeout=2 * SOON) == (2_000_008, 2_000_008)
 
 
 def test_what_an_actors_class_holds_goes_with_the_actor(context: JobContext) -> None:

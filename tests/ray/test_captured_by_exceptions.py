@@ -1,15 +1,18 @@
 """References and handles that an exception holds, where it is caught."""
 
 import gc
+import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
+import ray as typed_ray
 
 from fray import JobContext, create_context, get_job_context
 from fray_ray.testing import LocalRayCluster
 
+ray: Any = typed_ray  # Ray's own annotations know nothing of other libraries' types
 SOON = 120.0  # seconds that a `get` may take on a machine that is busy
 
 
@@ -88,3 +91,25 @@ def test_the_reference_in_the_exception_of_a_future_is_read_where_it_is_caught(c
     gc.collect()
     error: Any = failure(context, result)
     assert context.get(error.ref, timeout=SOON) == 128
+
+
+def test_an_exception_that_is_raised_again_and_again_grows_by_its_traceback(context: JobContext) -> None:
+    class Failing:
+        def __init__(self) -> None:
+            self.error = ValueError("always this one")
+
+        def call(self) -> None:
+            raise self.error
+
+    actor = context.create_actor(Failing, name="failing")  # which plain Ray code calls, too
+    handle = ray.get_actor("failing", namespace=context.namespace)  # type: ignore[attr-defined]
+
+    def size() -> int:
+        with pytest.raises(ValueError, match="always this one") as raised:
+            ray.get(handle.call.remote(), timeout=SOON)
+        error: Any = raised.value
+        return len(pickle.dumps(error.cause))
+
+    sizes = [size() for _ in range(31)]
+    assert sizes[30] - sizes[20] < 1.5 * (sizes[20] - sizes[10])  # Python adds a line for each raise
+    context.kill(actor)

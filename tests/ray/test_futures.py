@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ray.util.state import list_actors, list_objects
 
 from fray import JobContext, SerializationError, TaskError, WorkerDiedError, create_context
 from fray.testing.gates import Gate, until
+from fray.testing.interrupting import interrupted
 from fray.testing.tasks import fail
 from fray_ray.testing import LocalRayCluster
 
@@ -206,6 +207,23 @@ def test_a_future_that_is_passed_when_the_process_that_kept_others_has_died_arri
         lost.set_result(-1)
         later.set_result(-2)
     assert context.get(ref, timeout=200) == 2
+
+
+def test_a_call_may_come_while_a_future_is_made(context: JobContext) -> None:
+    """As that of a signal handler or a finalizer; other futures become ready meanwhile."""
+    submit: Callable[..., Future[int]] = context.as_executor().submit
+    futures: list[Future[int]] = []
+
+    def call() -> None:
+        futures.extend(submit(abs, -1) for _ in range(2))
+        assert context.get(context.run(abs, -2), timeout=60) == 2
+
+    call()
+    ours = "fray_ray"  # Ray itself takes locks that an interruption must not come into
+    lines = interrupted(call, call, 0, ours)
+    for line in range(1, lines + 1):
+        interrupted(call, call, line, ours)
+    assert {future.result(60) for future in futures} == {1}
 
 
 class SlowError(Exception):

@@ -56,6 +56,22 @@ def by_a_loop_of_its_own(count: int) -> int:
     return asyncio.run(main())
 
 
+def by_a_get_of_some_that_are_there(count: int) -> int:
+    here = get_job_context()
+
+    def get() -> int:
+        there = here.run(pow, 2, 0)
+        here.get(there)
+        return sum(here.get([there, *(here.run(pow, 2, number) for number in range(1, count))]))
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(get).result()
+
+
+def by_a_loop_of_some_that_are_there(count: int) -> int:
+    return asyncio.run(asyncio.to_thread(by_a_get_of_some_that_are_there, count))
+
+
 def by_threads_beside_a_loop(count: int) -> int:
     executor = get_job_context().as_executor()
 
@@ -67,7 +83,16 @@ def by_threads_beside_a_loop(count: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "fn", [by_futures, by_a_pool, by_wait_in_a_thread, by_a_loop_of_its_own, by_threads_beside_a_loop]
+    "fn",
+    [
+        by_futures,
+        by_a_pool,
+        by_wait_in_a_thread,
+        by_a_get_of_some_that_are_there,
+        by_a_loop_of_its_own,
+        by_a_loop_of_some_that_are_there,
+        by_threads_beside_a_loop,
+    ],
 )
 def test_a_main_thread_that_waits_for_who_waits_lends_the_cpu(narrow: JobContext, fn: Any) -> None:
     assert narrow.get(narrow.run(fn, 3), timeout=200) == 7

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,27 @@ ray: Any = typed_ray  # Ray's own annotations know nothing of other libraries' t
 def context(ray_cluster: LocalRayCluster) -> Iterator[JobContext]:
     with create_context(f"ray?address={ray_cluster.address}") as context:
         yield context
+
+
+@dataclass
+class Unhashable:
+    """A plain dataclass has no hash, and its methods have one."""
+
+    number: int
+
+    def where(self) -> int:
+        return os.getpid()
+
+    def __call__(self) -> int:
+        return os.getpid()
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_what_is_counted_for_max_calls_needs_no_hash(context: JobContext, bound: bool) -> None:
+    counted: Any = Unhashable(1).where if bound else Unhashable(1)
+    options = TaskOptions(max_calls=1)
+    pids = [context.get(context.create_task(counted, options=options), timeout=60) for _ in range(2)]
+    assert len(set(pids)) == 2
 
 
 def test_a_worker_is_replaced_after_max_calls(context: JobContext) -> None:

@@ -56,6 +56,24 @@ class ReentrancyContract(ContextFixtures):
         gc.collect()
         assert set(context.get(made)) == {2}
 
+    def test_finalizers_come_where_futures_are_made_and_settled(self, context: JobContext) -> None:
+        if not self.can.reentrant:
+            self.moot("reentrant")
+            return
+        made: list[Any] = []
+        executor = context.as_executor()
+        threshold = gc.get_threshold()
+        gc.set_threshold(5)
+        try:
+            for number in range(50):
+                Cycle(context, made)
+                futures = [executor.submit(tasks.add, number), executor.submit(tasks.add, number + 1)]
+                assert [future.result(60) for future in futures] == [number + 1, number + 2]
+        finally:
+            gc.set_threshold(*threshold)
+        gc.collect()
+        assert set(context.get(made)) == {2}
+
     def test_a_signal_handler_runs_tasks_and_gets_their_results(self, context: JobContext) -> None:
         if not self.can.reentrant or not hasattr(signal, "setitimer"):
             self.moot("reentrant")

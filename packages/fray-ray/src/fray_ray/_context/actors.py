@@ -10,14 +10,14 @@ from weakref import WeakSet, ref
 import ray
 from ray import exceptions as rx
 
-from fray import ActorAlreadyExistsError, ActorNotFoundError
+from fray import ActorAlreadyExistsError, ActorNotFoundError, SerializationError
 from fray.backend import NoThreadError, is_async_class, start_thread
 from fray.cluster import poll_delays
 from fray.job import ActorEndpoint, ActorHandle, ActorOptions, Lifetime, actor_methods
 from fray_ray._connection import cluster_resources
 from fray_ray._context.actor_host import host_class
 from fray_ray._context.calls import explain_unpicklable
-from fray_ray._context.captured import Captured
+from fray_ray._context.captured import Captured, dumps_apart
 from fray_ray._context.payloads import Payloads
 from fray_ray._options import Sender, actor_options, uses_accelerator
 from fray_ray._ray_internals.calls import (
@@ -116,7 +116,7 @@ class Actors:
         except Exception:
             explain_unpicklable(cls, args, kwargs)
             raise
-        needs = _references(*payload, *args, *kwargs.values()) if ray_options.get("max_restarts") else ()
+        needs = _needs_of(payload, args, kwargs) if ray_options.get("max_restarts") else ()
         endpoint = RayEndpoint(self._context, handle, options.name, needs)
         if options.name is None and options.lifetime is Lifetime.JOB:
             self._unnamed.add(endpoint)
@@ -199,8 +199,14 @@ def _is_found(endpoint: RayEndpoint, namespace: str) -> bool:
     return bool(actor_id(found) == actor_id(endpoint.handle))
 
 
-def _references(*args: Any) -> tuple[Any, ...]:
-    return tuple(arg for arg in args if isinstance(arg, _COUNTED))
+def _needs_of(payload: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the references and handles in what makes an actor, however deep they are in its arguments."""
+    given = *args, *kwargs.values()
+    try:
+        _, held = dumps_apart(given, "the arguments")
+    except SerializationError:  # Ray has a way to pickle them that we do not know
+        held = [arg for arg in given if isinstance(arg, _COUNTED)]
+    return *(part for part in payload if isinstance(part, _COUNTED)), *held
 
 
 def _weakly(cls: Any) -> Callable[[], Any]:

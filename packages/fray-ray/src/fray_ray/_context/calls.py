@@ -64,29 +64,39 @@ class Calls:
 
     def __init__(self, base: Mapping[str, Any]) -> None:
         self._base = base
-        self._prepared: dict[Any, Prepared] = {}
+        # Each with what says whether it is of a function; of any where tasks are not counted.
+        self._prepared: dict[Any, tuple[Callable[[Any], bool], Prepared]] = {}
 
     def prepare(self, fn: Callable[..., Any], options: TaskOptions, *, streaming: bool) -> Prepared:
         """Return what starts `fn` under these options."""
         name = options.name or callable_name(fn)
         counted = options.max_calls is not None or "max_calls" in self._base
-        key = options, tuple(options.resources.items()), name, streaming, _weakly(fn) if counted else None
-        found = self._prepared.get(key)
-        if found is None:
+        key = options, tuple(options.resources.items()), name, streaming, _identity(fn) if counted else None
+        is_of, found = self._prepared.get(key, (_any, None))
+        if found is None or not is_of(fn):
             if len(self._prepared) >= _KEPT:
                 self._prepared.clear()
-            found = self._prepared[key] = Prepared(
-                task_options(self._base, options), name, streaming=streaming
-            )
+            found = Prepared(task_options(self._base, options), name, streaming=streaming)
+            self._prepared[key] = _sameness(fn) if counted else _any, found
         return found
 
 
-def _weakly(fn: Callable[..., Any]) -> Any:
-    """Return a key that keeps neither a function nor the references that it holds."""
+def _any(_: Any) -> bool:
+    return True
+
+
+def _identity(fn: Any) -> Any:
+    """Return what a function has alone of those that exist; a function may have no hash."""
+    return (id(fn.__self__), id(fn.__func__)) if ismethod(fn) else id(fn)
+
+
+def _sameness(fn: Any) -> Callable[[Any], bool]:
+    """Return whether another is this function, which is not kept: nor are the references that it holds."""
     try:
-        return WeakMethod(fn) if ismethod(fn) else ref(fn)
+        known = WeakMethod(fn) if ismethod(fn) else ref(fn)
     except TypeError:  # an object without a place for weak references
-        return fn
+        return lambda other: other is fn
+    return lambda other: (still := known()) is not None and _identity(still) == _identity(other)
 
 
 def explain_unpicklable(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -50,6 +50,7 @@ def portable(error: BaseException) -> BaseException:
     """Return what a worker raises for the exception of a task."""
     if isinstance(error, rx.RayError) or ends_worker(error):
         return error
+    getattr(error, "__dict__", {}).pop(_PACKED, None)  # of an earlier time that it was raised
     packed = pack(error)
     wrapped = WrappedError(packed, f"{type(error).__name__}: {error!r}")
     # Ray gives StopIteration, and what is not an Exception, meanings of its own.

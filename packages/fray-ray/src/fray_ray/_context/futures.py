@@ -1,6 +1,5 @@
 """Futures of the standard library that are made of references."""
 
-import threading
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from fray.backend import TaskFuture
 from fray_ray._context import lending
 from fray_ray._context.cancelling import cancel
 from fray_ray._context.errors import translate
-from fray_ray._context.io_thread import settling
+from fray_ray._context.io_thread import receiving, settling
 from fray_ray._context.pending import Pending
 from fray_ray._context.waiting_threads import WaitingThreads
 from fray_ray._ray_internals.calls import on_ready
@@ -29,36 +28,35 @@ class RefWaits:
 
     def __init__(self, pending: Pending) -> None:
         self.pending = pending
-        self._futures: dict[Any, dict[RayFuture, None]] = {}
-        self._lock = threading.RLock()  # a finalizer may come in between
+        # Each step is one operation of a dict, and there is no lock: a signal handler, or a finalizer, may
+        # come between any two of them, and wait for a future itself.
+        self._futures: dict[Any, dict[RayFuture, bool]] = {}
 
     def add(self, future: "RayFuture") -> None:
         """Have the future fetch its value on a thread of `_threads` when it is there."""
-        ref = future.ref
-        with self._lock:
-            known = ref in self._futures
-            self._futures.setdefault(ref, {})[future] = None
-        if known:
-            return
-        try:
-            on_ready(ref, partial(self._notify, ref))
-        except BaseException:
-            with self._lock:
-                self._futures.pop(ref, None)
-            raise
+        while True:
+            new: dict[RayFuture, bool] = {}
+            waiting = self._futures.setdefault(future.ref, new)
+            waiting[future] = True
+            if waiting is new:
+                on_ready(future.ref, receiving(partial(self._notify, future.ref)))
+                return
+            if self._futures.get(future.ref) is waiting or not waiting.pop(future, False):
+                return
+            # else those that waited were settled just now, and this one was not among them
 
     def remove(self, future: "RayFuture") -> bool:
         """Have the future fetch nothing; return whether it was still waiting."""
-        with self._lock:
-            waiting = self._futures.get(future.ref, {})
-            found = future in waiting
-            waiting.pop(future, None)
-            return found
+        return self._futures.get(future.ref, {}).pop(future, False)
 
     def _notify(self, ref: Any, error: BaseException | None) -> None:
-        with self._lock:
-            futures = self._futures.pop(ref, {})
-        for future in futures:
+        """Called on Ray's thread, which is to wait for nothing."""
+        _threads.run(partial(self._settle, ref, error))
+
+    def _settle(self, ref: Any, error: BaseException | None) -> None:
+        waiting = self._futures.pop(ref, {})
+        while waiting:
+            future, _ = waiting.popitem()
             _threads.run(partial(future.fetch, error))
 
 

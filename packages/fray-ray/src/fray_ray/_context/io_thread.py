@@ -18,14 +18,16 @@ T = TypeVar("T")
 
 _LONGEST_TURN = 60.0  # seconds; what runs there takes microseconds
 
-_here = threading.local()
+# The identity of Ray's thread, while it calls us. A callback puts it there before it makes any object: with
+# an object the collector may come, and a finalizer.
+_io: set[int] = set()
 _lock = threading.RLock()  # a finalizer may come in between
 _there: dict[tuple[str, str], Any] = {}
 
 
 def on_io_thread(act: Callable[[], T]) -> T:
     """Call a function on Ray's thread and return what it returns; it must not wait for anything of Ray's."""
-    if getattr(_here, "is_io", False):
+    if threading.get_ident() in _io:
         return act()
     outcome: Future[T] = Future()
 
@@ -44,6 +46,19 @@ def soon_on_io_thread(act: Callable[[], None]) -> None:
     on_completed(_ref_that_is_there(), settling(lambda _: act()))
 
 
+def refuse_to_wait() -> None:
+    """Raise RuntimeError on Ray's thread.
+
+    A finalizer comes there, as on any thread, when its garbage is collected. Where it waited for Ray's
+    thread, nothing would ever arrive again.
+    """
+    if threading.get_ident() in _io:
+        raise RuntimeError(
+            "the results of tasks cannot be waited for here: this finalizer was called on the thread that "
+            "receives them; wait in a method that is called, or on a thread of its own"
+        )
+
+
 def _ref_that_is_there() -> Any:
     """Return a reference whose callbacks are called at once."""
     me = ray.get_runtime_context()
@@ -55,14 +70,31 @@ def _ref_that_is_there() -> Any:
         return _there[key]
 
 
-def settling(settle: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Wrap what runs on Ray's thread, so that `on_io_thread` knows where it is."""
+def receiving(act: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Wrap what Ray calls on its thread, or at once on this one."""
+    here, on_io = threading.get_ident(), settling(act)
 
     def run(source: Any) -> None:
-        _here.is_io = True
+        if threading.get_ident() == here:
+            act(source)
+        else:
+            on_io(source)
+
+    return run
+
+
+def settling(settle: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Wrap what runs on Ray's thread, so that it is known there where it runs."""
+
+    def run(source: Any) -> None:
+        here = threading.get_ident()
+        if here in _io:  # one within another
+            settle(source)
+            return
+        _io.add(here)
         try:
             settle(source)
         finally:
-            _here.is_io = False
+            _io.discard(here)
 
     return run

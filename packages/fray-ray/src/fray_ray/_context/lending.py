@@ -95,8 +95,14 @@ def forget(refs: Iterable[Any]) -> None:
 
 
 def awaited() -> list[Any]:
-    """Return the references that are waited for beside the main thread."""
-    return list(_awaited)
+    """Return the references that are waited for beside the main thread; of several, those not ready, if any.
+
+    One that is ready may be waited for together with others: a wait in Ray for any of them would end at once.
+    """
+    refs = list(_awaited)
+    if len(refs) <= 1:
+        return refs
+    return ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[1] or refs
 
 
 @contextlib.contextmanager
@@ -147,7 +153,8 @@ def _waits(frame: FrameType | None) -> bool:
 
 def _wait_in_ray(_: int, frame: FrameType | None) -> None:
     """Wait, on the main thread, for what is waited for beside it."""
-    refs = awaited()
-    if refs and _waits(frame):
-        with contextlib.suppress(rx.RayError, ValueError):  # the call that waits for them sees it
+    if not _waits(frame):
+        return
+    with contextlib.suppress(rx.RayError, ValueError):  # the call that waits for them sees it
+        if refs := awaited():
             ray.wait(refs, num_returns=1, timeout=_LEND, fetch_local=False)

@@ -7,10 +7,12 @@ from ray import exceptions as rx
 
 from fray_ray._context import lending
 from fray_ray._context.errors import translate
+from fray_ray._context.io_thread import refuse_to_wait
 
 
 def fetch(refs: Any, timeout: float | None) -> Any:
     """Return the value of a reference, or those of a list of them."""
+    refuse_to_wait()
     try:
         if not lending.is_beside():
             return ray.get(refs, timeout=timeout)
@@ -23,6 +25,8 @@ def fetch(refs: Any, timeout: float | None) -> Any:
 
 def wait_in_order(refs: list[Any], wanted: int, timeout: float | None) -> tuple[list[Any], list[Any]]:
     """Return the first `wanted` ready references and all others, each in the order of `refs`."""
+    if timeout != 0:
+        refuse_to_wait()
     try:
         ready, pending = _wait(refs, wanted, timeout)
     except TypeError as error:

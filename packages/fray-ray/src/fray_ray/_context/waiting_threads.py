@@ -4,6 +4,7 @@ One thread does it as long as it is quick. Where nothing was finished for a mome
 do, another one helps, which ends when there is nothing more for it.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -23,7 +24,7 @@ class WaitingThreads:
 
     def __init__(self) -> None:
         self._acts: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._left = threading.Event()
+        self._left: queue.SimpleQueue[None] = queue.SimpleQueue()  # which a finalizer may come in between of
         self._finished = 0
         self._started = False
         self._lock = threading.RLock()  # a finalizer may come in between
@@ -45,7 +46,7 @@ class WaitingThreads:
     def run(self, act: Callable[[], None]) -> None:
         """Have a function called soon, and do not wait for it."""
         self._acts.put(act)
-        self._left.set()
+        self._left.put(None)
 
     def _thread(self, target: Callable[[], None]) -> threading.Thread:
         return threading.Thread(target=target, name="fray-callbacks", daemon=True)
@@ -74,8 +75,10 @@ class WaitingThreads:
     def _help(self) -> None:
         """Start a thread whenever something is left to do and nothing is finished."""
         while True:
-            self._left.wait()
-            self._left.clear()
+            self._left.get()
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._left.get_nowait()
             while not self._acts.empty():
                 finished = self._finished
                 time.sleep(_QUICK)
