@@ -18,6 +18,7 @@ from fray import JobContext, SerializationError, TaskError, WorkerDiedError, cre
 from fray.testing.gates import Gate, until
 from fray.testing.interrupting import interrupted
 from fray.testing.tasks import fail
+from fray_ray._context.io_thread import on_io_thread
 from fray_ray.testing import LocalRayCluster
 
 
@@ -224,6 +225,16 @@ def test_a_call_may_come_while_a_future_is_made(context: JobContext) -> None:
     for line in range(1, lines + 1):
         interrupted(call, call, line, ours)
     assert {future.result(60) for future in futures} == {1}
+
+
+def test_a_wait_on_the_thread_that_receives_results_raises(context: JobContext) -> None:
+    """The collector may run a finalizer there; if it waited, nothing would arrive any more."""
+    ref = context.run(abs, -1)
+    waits: list[Callable[[], object]] = [lambda: context.get(ref), lambda: context.wait([ref])]
+    for wait in waits:
+        with pytest.raises(RuntimeError, match="on a thread of its own"):
+            on_io_thread(wait)
+    assert context.get(ref, timeout=60) == 1
 
 
 class SlowError(Exception):

@@ -27,6 +27,7 @@ MODULES = {
     "tests/iris/test_actor_calls.py": "both sides of an actor's calls; no test here has Iris between them",
     "tests/iris/test_peers.py": "ten minutes of waiting, on a clock of its own",
     "tests/ray/helpers/head_in_memory.py": "a scheduler on a store that fails when a test wants it to",
+    "tests/ray/test_futures.py": "a finalizer on Ray's own thread, which the collector chooses",
     "tests/ray/test_head_store.py": "what a scheduler does with a store that others left half done",
     "tests/ray/test_installing.py": "what pip and uv say when they fail, which takes Ray a minute each",
     "tests/ray/test_job_metrics.py": "counts of many attempts, each of which takes a second to run",
