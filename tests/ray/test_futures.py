@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -93,6 +94,52 @@ def test_tasks_end_while_a_result_is_unpickled(context: JobContext, tmp_path: Pa
     assert not slow.done()
     gate.open()
     assert slow.result(200).pid == os.getpid()
+
+
+def numbers() -> Iterator[int]:
+    yield from range(3)
+
+
+def test_a_stream_is_dropped_while_a_result_is_unpickled(context: JobContext, tmp_path: Path) -> None:
+    """As whatever the collector finds meanwhile: results arrive all the same."""
+    started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+    stream = context.run(numbers)
+    slow = context.as_executor().submit(same, Slow(gate, started))
+    started.wait()
+    del stream
+    arrived, _ = context.wait([context.run(abs, -1)], timeout=60)
+    gate.open()
+    assert arrived
+    assert slow.result(200).pid == os.getpid()
+
+
+class Costly:
+    """Takes a while to be unpickled."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        time.sleep(0.03)
+
+
+def costly() -> Costly:
+    made = Costly()
+    made.__dict__["size"] = 1  # without state nothing would be called
+    return made
+
+
+def test_threads_that_fetch_results_are_few_however_many_results_there_are(context: JobContext) -> None:
+    """Ray unpickles one value at a time: more threads would only wait for each other."""
+    seen: list[int] = []
+
+    def look(_: "Future[Any]") -> None:
+        seen.append(sum(thread.name == "fray-callbacks" for thread in threading.enumerate()))
+
+    executor = context.as_executor()
+    futures = [executor.submit(costly) for _ in range(150)]
+    for future in futures:
+        future.add_done_callback(look)
+    for future in futures:
+        future.result(200)
+    assert max(seen) < 30, seen
 
 
 def test_a_reference_that_is_the_value_arrives_as_its_own_value_or_failure(context: JobContext) -> None:

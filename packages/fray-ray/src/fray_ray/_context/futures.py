@@ -22,8 +22,7 @@ _threads = WaitingThreads()
 class RefWaits:
     """The futures of one context that wait for their references; what they have read is not pending any more.
 
-    Ray 2.60 has no way to withdraw a callback. So each reference has one, however many futures wait or were
-    abandoned.
+    Each reference has one callback, however many futures wait or were abandoned.
     """
 
     def __init__(self, pending: Pending) -> None:
@@ -93,7 +92,8 @@ class RayFuture(TaskFuture):
         value = None
         if error is None:
             try:
-                value = ray.get(self.ref)
+                with _threads.fetching():
+                    value = ray.get(self.ref)
             except BaseException as failure:  # noqa: BLE001 - it is raised in the caller
                 error = failure
         self._settle(value, error)

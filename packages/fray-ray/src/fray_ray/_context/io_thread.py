@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from fray_ray._ray_internals.calls import on_completed
+from fray_ray._ray_internals.calls import on_ready
 
 T = TypeVar("T")
 
@@ -43,7 +43,9 @@ def on_io_thread(act: Callable[[], T]) -> T:
 
 def soon_on_io_thread(act: Callable[[], None]) -> None:
     """Have a function called on Ray's thread, and do not wait for it: right for finalizers."""
-    on_completed(_ref_that_is_there(), settling(lambda _: act()))
+    # Not with the value, which Ray unpickles under the lock of all unpickling: who holds it may wait for a
+    # task, for which Ray's thread would have to go on.
+    on_ready(_ref_that_is_there(), settling(lambda _: act()))
 
 
 def refuse_to_wait() -> None:

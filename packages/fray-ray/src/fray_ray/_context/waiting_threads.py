@@ -9,12 +9,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from fray.backend import NoThreadError, start_thread
 
 _QUICK = 0.02  # seconds in which something is finished where nothing waits
 _IDLE = 1.0  # seconds that a thread beyond the first stays without anything to do
+_FETCHING = 16  # threads that fetch values: Ray unpickles one at a time, so more of them only wait for it
 
 _log = logging.getLogger("fray.ray")
 
@@ -26,6 +27,7 @@ class WaitingThreads:
         self._acts: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._left: queue.SimpleQueue[None] = queue.SimpleQueue()  # which a finalizer may come in between of
         self._finished = 0
+        self._fetching: set[int] = set()  # the identities of threads
         self._started = False
         self._lock = threading.RLock()  # a finalizer may come in between
 
@@ -47,6 +49,15 @@ class WaitingThreads:
         """Have a function called soon, and do not wait for it."""
         self._acts.put(act)
         self._left.put(None)
+
+    @contextlib.contextmanager
+    def fetching(self) -> Iterator[None]:
+        """Mark that the calling thread fetches a value: where many do, no other thread is started to help."""
+        self._fetching.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._fetching.discard(threading.get_ident())
 
     def _thread(self, target: Callable[[], None]) -> threading.Thread:
         return threading.Thread(target=target, name="fray-callbacks", daemon=True)
@@ -82,8 +93,11 @@ class WaitingThreads:
             while not self._acts.empty():
                 finished = self._finished
                 time.sleep(_QUICK)
-                if finished == self._finished and not self._acts.empty():
+                if finished == self._finished and self._wants_help():
                     try:
                         start_thread(self._thread(self._work_for_a_while))
                     except NoThreadError:
                         break
+
+    def _wants_help(self) -> bool:
+        return not self._acts.empty() and len(self._fetching) < _FETCHING

@@ -84,14 +84,6 @@ def stream_ref(stream: Any) -> Any:
     return stream._generator_ref
 
 
-def on_completed(ref: Any, callback: Callable[[Any], object]) -> None:
-    """Have a function called with a value, or an exception, on Ray's own thread as soon as it is there.
-
-    Read in Ray 2.60.
-    """
-    ref._on_completed(callback)
-
-
 def on_ready(ref: Any, callback: Callable[[BaseException | None], object]) -> None:
     """Have a function called, on Ray's own thread or on this one, as soon as a value or an exception exists.
 
