@@ -133,6 +133,12 @@ class JobBoard:
         record.endpoints = [*others, endpoint]
         self.store()
 
+    def publish_start(self) -> None:
+        """Write that the job runs, before it does: where all is lost then, it was lost and could start."""
+        if self._written is None or self._written[0].status is not JobStatus.RUNNING:
+            self._next_write = 0.0
+            self.publish()
+
     def publish(self) -> None:
         """Write what has changed into the table, unless that was done a moment ago."""
         self.usage.write()

@@ -225,6 +225,8 @@ class JobRun:
                     continue
         if actions or not isinstance(event, Tick):
             self._board.store()
+        if any(isinstance(action, StartReplica) for action in actions):
+            self._show(self._board.publish_start)
         for action in actions:
             self._perform(action)
 
@@ -478,12 +480,16 @@ class JobRun:
             self._board.waits_for = reason
             self._changed.set()
 
+    @staticmethod
+    def _show(publish: Callable[[], None]) -> None:
+        try:
+            publish()
+        except Exception:  # noqa: BLE001 - the head's store is away for a moment
+            traceback.print_exc()
+
     async def _publish(self) -> None:
         while True:
-            try:
-                self._board.publish()
-            except Exception:  # noqa: BLE001 - the head's store is away for a moment
-                traceback.print_exc()
+            self._show(self._board.publish)
             pause = _PUBLISH if self._machine.started_at else _PUBLISH_WAITING
             # `wait_for` of Python 3.11 goes on where it is cancelled when the event comes: the state of a job
             # that runs would be written over how it ended.
