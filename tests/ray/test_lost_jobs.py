@@ -189,7 +189,7 @@ def test_a_job_runs_in_rays_table_before_its_program_does(joined_cluster: RayClu
     pid = scheduler()
     seen = []
     with starved(pid):
-        for number in range(5):
+        for number in range(8):
             up, go = Gate(tmp_path / f"up-{number}"), Gate(tmp_path / f"go-{number}")
             script = f"kill -STOP {pid}; touch {up.path}; until test -e {go.path}; do sleep 0.05; done"
             job_id = joined_cluster.launch(JobRequest("early", Entrypoint.from_binary("sh", ["-c", script])))

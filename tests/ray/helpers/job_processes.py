@@ -85,11 +85,11 @@ def paused(pid: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def starved(pid: int) -> Iterator[None]:
-    """Give a process little of the CPU; for good, where this one may not undo it."""
+    """Give a process little of the CPU, for good: what takes it from there makes way for all others."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
     cpus = os.cpu_count() or 1
-    loop = [sys.executable, "-c", "while True: pass"]
+    loop = [sys.executable, "-c", "import os; os.nice(5)\nwhile True: pass"]
     busy = [subprocess.Popen(loop) for _ in range(2 * cpus)]
     try:
         yield
