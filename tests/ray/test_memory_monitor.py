@@ -78,7 +78,7 @@ def test_an_actor_that_rays_memory_monitor_ends_is_dead_and_a_task_has_lost_its_
             context.get(context.run(time.sleep, 600), timeout=240)
 
 
-@pytest.mark.parametrize("full_node", [1_000], indirect=True)
+@pytest.mark.parametrize("full_node", [4_000], indirect=True)
 def test_what_ended_a_replica_is_known_although_the_head_says_it_late(
     ray_cluster: LocalRayCluster, full_node: str, tmp_path: Path
 ) -> None:
@@ -109,7 +109,7 @@ def test_what_ended_a_replica_is_known_although_the_head_says_it_late(
     assert reasons[attempt] is ExitReason.OUT_OF_MEMORY, f"{task}"
 
 
-@pytest.mark.parametrize("full_node", [1_000], indirect=True)
+@pytest.mark.parametrize("full_node", [4_000], indirect=True)
 def test_the_signal_that_ends_a_worker_does_not_reach_the_process_that_keeps_its_attempt(
     ray_cluster: LocalRayCluster, full_node: str
 ) -> None:
