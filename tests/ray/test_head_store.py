@@ -16,21 +16,33 @@ from typing import Any
 
 import pytest
 import ray
-from head_in_memory import SCHEDULER, Context, HeadInMemory, driver_of, plan_of, queued, scheduler_of
+from head_in_memory import (
+    SCHEDULER,
+    Context,
+    FullCluster,
+    HeadInMemory,
+    driver_of,
+    plan_of,
+    queued,
+    scheduler_of,
+)
 
 from fray import ClusterUnavailableError
 from fray.backend import AttemptEnd, Begin, Ended, Placed
-from fray.cluster import Endpoint, ExitReason, JobId
+from fray.cluster import Endpoint, ExitReason, JobId, JobStatus
 from fray.testing.gates import until
 from fray_ray._head import job_process
 from fray_ray._head.descendants import end_family
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
+from fray_ray._head.job_run import JobRun
 from fray_ray._head.kept import forget_oldest, forget_orphans
 from fray_ray._head.lost_nodes import LostNodes
 from fray_ray._head.nodes import gone_of, watch_draining
+from fray_ray._head.output import LogFile
 from fray_ray._head.record import JobRecord
 from fray_ray._head.reservation import Reservation
+from fray_ray._job_table import info_in
 from fray_ray._sweep_plan import Member, SweepPlan
 
 DESCENDANTS = "fray_ray._head.descendants"
@@ -463,3 +475,42 @@ def test_what_is_shown_of_a_replica_is_made_again_only_where_it_has_changed(
     assert later.previous[0] is tasks[0].previous[0]
     record.ports[0, 3] = {"http": 81}
     assert board.info.tasks[0].ports == {"http": 81}
+
+
+class EmptyCluster(FullCluster):
+    """The line for a cluster that has room for all."""
+
+    async def find(self, *_: Any) -> None:
+        """Return at once."""
+
+
+def test_a_job_runs_in_rays_table_before_its_first_attempt_begins(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else, where all its processes are lost just then, it reads as a job that could not start."""
+    plan = plan_of("train-1")
+    head.add_entry("train-1", {"status": "RUNNING", "entrypoint": "true", "metadata": {}})
+    board = JobBoard(plan, JobRecord(machine=new_machine(plan)))
+    board.show_again()
+    seen: list[JobStatus] = []
+
+    async def run() -> None:
+        begun = asyncio.Event()
+
+        async def begin(*_: Any) -> None:
+            seen.append(info_in((head.entry("train-1") or {})["metadata"]).status)
+            begun.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr("fray_ray._head.job_run.AttemptRun.run", begin)
+        queue: Any = EmptyCluster()
+        running = asyncio.create_task(JobRun(plan, board, queue, LogFile(os.devnull)).run())
+        await asyncio.wait_for(begun.wait(), 20)
+        running.cancel()
+
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 1.0})
+    monkeypatch.setattr(Reservation, "make_actors", lambda *_: {})
+    monkeypatch.setattr(Reservation, "actor", lambda *_: None)
+    monkeypatch.setattr(LostNodes, "leaving", lambda _: set())
+    asyncio.run(run())
+    assert seen == [JobStatus.RUNNING]

@@ -1,7 +1,5 @@
 """Jobs that Ray has lost, or whose process has not ended yet: what becomes of them, and what the calls do."""
 
-import os
-import signal
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -15,12 +13,10 @@ from job_processes import (
     alive,
     end_scheduler,
     kill,
-    kill_scheduler,
     paused,
     process_of,
     scheduler,
     shell_of,
-    starved,
     supervisor_of,
 )
 from ray.job_submission import JobSubmissionClient
@@ -179,27 +175,6 @@ def test_a_job_that_ray_lost_while_there_was_no_scheduler_has_its_grace_and_is_n
     (task,) = joined_cluster.wait(job_id, timeout=120).tasks
     assert (task.attempt, task.reason) == (1, ExitReason.LOST)
     until(lambda: not left_in_ray(), "no actor and no room of it is left")
-
-
-def test_a_job_runs_in_rays_table_before_its_program_does(joined_cluster: RayCluster, tmp_path: Path) -> None:
-    """Else, where the scheduler and Ray's process of the job are gone at once, it reads as never started."""
-    joined_cluster.wait(
-        joined_cluster.launch(JobRequest("first", Entrypoint.from_binary("true"))), timeout=200
-    )
-    pid = scheduler()
-    seen = []
-    with starved(pid):
-        for number in range(8):
-            up, go = Gate(tmp_path / f"up-{number}"), Gate(tmp_path / f"go-{number}")
-            script = f"kill -STOP {pid}; touch {up.path}; until test -e {go.path}; do sleep 0.05; done"
-            job_id = joined_cluster.launch(JobRequest("early", Entrypoint.from_binary("sh", ["-c", script])))
-            up.wait()
-            seen.append(joined_cluster.poll(job_id).status)
-            os.kill(pid, signal.SIGCONT)
-            go.open()
-            assert joined_cluster.wait(job_id, timeout=120).status is JobStatus.SUCCEEDED
-    kill_scheduler()
-    assert set(seen) == {JobStatus.RUNNING}
 
 
 def test_a_sweep_that_ray_lost_while_there_was_no_scheduler_ends_and_can_be_run_again(

@@ -3,8 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -81,22 +79,6 @@ def paused(pid: int) -> Iterator[None]:
     finally:
         with contextlib.suppress(ProcessLookupError):  # it was killed meanwhile
             os.kill(pid, signal.SIGCONT)
-
-
-@contextlib.contextmanager
-def starved(pid: int) -> Iterator[None]:
-    """Give a process little of the CPU, for good: what takes it from there makes way for all others."""
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
-    cpus = os.cpu_count() or 1
-    loop = [sys.executable, "-c", "import os; os.nice(5)\nwhile True: pass"]
-    busy = [subprocess.Popen(loop) for _ in range(2 * cpus)]
-    try:
-        yield
-    finally:
-        for each in busy:
-            each.kill()
-            each.wait()
 
 
 def process_of(job_id: str, *, but: int = 0) -> int:
