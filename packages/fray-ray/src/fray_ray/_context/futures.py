@@ -92,7 +92,8 @@ class RayFuture(TaskFuture):
         value = None
         if error is None:
             try:
-                with _threads.fetching():
+                ray.wait([self.ref])  # until it is on this node: a node that was lost keeps no others waiting
+                with _threads.unpickling():
                     value = ray.get(self.ref)
             except BaseException as failure:  # noqa: BLE001 - it is raised in the caller
                 error = failure

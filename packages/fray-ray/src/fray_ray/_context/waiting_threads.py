@@ -1,7 +1,7 @@
 """Threads for what is the user's and may wait: the unpickling of results, and callbacks of futures.
 
 One thread does it as long as it is quick. Where nothing was finished for a moment and something is left to
-do, another one helps, which ends when there is nothing more for it.
+do, another one helps, which ends when there is nothing more for it; unless many unpickle, one after another.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from fray.backend import NoThreadError, start_thread
 
 _QUICK = 0.02  # seconds in which something is finished where nothing waits
 _IDLE = 1.0  # seconds that a thread beyond the first stays without anything to do
-_FETCHING = 16  # threads that fetch values: Ray unpickles one at a time, so more of them only wait for it
+_UNPICKLING = 16  # threads: Ray unpickles one value at a time, so more of them only wait for each other
 
 _log = logging.getLogger("fray.ray")
 
@@ -27,7 +27,7 @@ class WaitingThreads:
         self._acts: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._left: queue.SimpleQueue[None] = queue.SimpleQueue()  # which a finalizer may come in between of
         self._finished = 0
-        self._fetching: set[int] = set()  # the identities of threads
+        self._unpickling: set[int] = set()  # the identities of threads
         self._started = False
         self._lock = threading.RLock()  # a finalizer may come in between
 
@@ -51,13 +51,13 @@ class WaitingThreads:
         self._left.put(None)
 
     @contextlib.contextmanager
-    def fetching(self) -> Iterator[None]:
-        """Mark that the calling thread fetches a value: where many do, no other thread is started to help."""
-        self._fetching.add(threading.get_ident())
+    def unpickling(self) -> Iterator[None]:
+        """Mark that the calling thread unpickles a value: where many do, no other is started to help."""
+        self._unpickling.add(threading.get_ident())
         try:
             yield
         finally:
-            self._fetching.discard(threading.get_ident())
+            self._unpickling.discard(threading.get_ident())
 
     def _thread(self, target: Callable[[], None]) -> threading.Thread:
         return threading.Thread(target=target, name="fray-callbacks", daemon=True)
@@ -100,4 +100,4 @@ class WaitingThreads:
                         break
 
     def _wants_help(self) -> bool:
-        return not self._acts.empty() and len(self._fetching) < _FETCHING
+        return not self._acts.empty() and len(self._unpickling) < _UNPICKLING
