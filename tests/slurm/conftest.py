@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,22 @@ import pytest
 
 from fray.cluster import Cluster, create_cluster
 from fray_slurm.testing import LocalSlurm, RecordedSlurm
+
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+
+from taking_signals import GRACE, TRACKINGS
+
+# The files that take longest begin, or the other processes would wait for them at the end. The process that
+# has the first, of two tests, gets the last of these at once, which takes a moment: xdist keeps three ahead.
+FIRST = (
+    "test_time_limit",
+    "test_life",
+    "test_cluster",
+    "test_signals",
+    "test_cluster_with_accounts",
+    "test_families",
+    "test_script",
+)
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +38,15 @@ def slurm() -> Iterator[LocalSlurm]:
         for name, value in running.variables.items():
             patch.setenv(name, value)
         yield running
+
+
+@pytest.fixture(scope="module", params=TRACKINGS)
+def tracking_slurm(request: pytest.FixtureRequest) -> Iterator[LocalSlurm]:
+    """A real Slurm that tracks processes in one of its ways, for the tests of a module."""
+    rig = LocalSlurm(nodes=2, kill_wait=5, grace=GRACE, client_timeout=2, tracking=request.param)
+    with rig as slurm, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", slurm.variables["SLURM_CONF"])
+        yield slurm
 
 
 @pytest.fixture
@@ -89,3 +115,8 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedSlurm:
     for name, value in slurm.variables.items():
         monkeypatch.setenv(name, value)
     return slurm
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest; the order within a file stays."""
+    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))

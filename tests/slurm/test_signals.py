@@ -3,40 +3,20 @@
 `proctrack/cgroup` signals the process that Slurm itself started; `proctrack/pgid` its process group.
 """
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from taking_signals import GRACE, TRACKINGS, below_a_shell, start, taken
 
-from fray.cluster import Cluster, Entrypoint, ExitReason, JobStatus, create_cluster
-from fray.testing.cluster import launch, program, until
+from fray.cluster import Cluster, ExitReason, JobStatus, create_cluster
+from fray.testing.cluster import launch, until
 from fray.testing.cluster_fixtures import running
 from fray_slurm.testing import LocalSlurm
 
 PATIENCE = 90.0
-GRACE = 20  # seconds that a partition leaves to a preempted job
 pytestmark = pytest.mark.timeout(240)
-
-# Notes each signal in a file, below a shell: no signal of Slurm's own reaches it. It ends at SIGTERM.
-TAKES = """
-    import os, pathlib, signal, sys, time
-    from fray.job import preemption_notice
-    folder = pathlib.Path(sys.argv[1])
-    notice = preemption_notice()
-    def take(number, frame):
-        with (folder / "taken").open("a") as file:
-            print(signal.Signals(number).name, file=file)
-        if number == signal.SIGTERM:
-            (folder / "left").write_text(str(notice.seconds_left))
-            sys.exit(0)
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, take)
-    print("up", os.getpid(), flush=True)
-    while os.environ["FRAY_ATTEMPT"] == "1":
-        time.sleep(0.05)
-"""
 
 # Notes each SIGTERM, and takes eight seconds to end from the first one on.
 SAVES = """
@@ -54,49 +34,10 @@ SAVES = """
 """
 
 
-def may_make_control_groups() -> bool:
-    """Whether a Slurm of this user can have `proctrack/cgroup`: a container often cannot."""
-    groups = Path("/sys/fs/cgroup")
-    place = groups / "freezer" if (groups / "freezer").is_dir() else groups
-    probe = place / f"fray-probe-{os.getpid()}"
-    try:
-        probe.mkdir()
-        probe.rmdir()
-    except OSError:
-        return False
-    return True
-
-
-TRACKINGS = ["pgid", *(["cgroup"] if may_make_control_groups() else [])]
-
-
-@pytest.fixture(scope="module", params=TRACKINGS)
-def slurm(request: pytest.FixtureRequest) -> Iterator[LocalSlurm]:
+@pytest.fixture(scope="module")
+def slurm(tracking_slurm: LocalSlurm) -> LocalSlurm:
     """Instead of the Slurm of the other tests."""
-    rig = LocalSlurm(nodes=2, kill_wait=5, grace=GRACE, client_timeout=2, tracking=request.param)
-    with rig as slurm, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", slurm.variables["SLURM_CONF"])
-        yield slurm
-
-
-def below_a_shell(code: str, *words: object) -> Entrypoint:
-    entrypoint = program(code, *words)
-    assert entrypoint.binary is not None
-    script = 'trap "" TERM USR1 USR2; "$@"; exit $?'
-    return Entrypoint.from_binary("sh", ["-c", script, "sh", entrypoint.binary, *entrypoint.args])
-
-
-def start(cluster: Cluster, folder: Path, **options: object) -> tuple[str, int]:
-    """Launch a job that takes signals; return its id and the process of its program."""
-    job_id = launch(cluster, below_a_shell(TAKES, folder), "takes", **options)
-    word, pid = next(iter(cluster.monitor(job_id))).split()
-    assert word == "up"
-    return job_id, int(pid)
-
-
-def taken(folder: Path) -> list[str]:
-    path = folder / "taken"
-    return path.read_text().split() if path.exists() else []
+    return tracking_slurm
 
 
 def test_a_program_that_is_stopped_is_asked_to_end(
@@ -166,17 +107,6 @@ def test_a_signal_of_a_user_reaches_the_program_and_ends_nothing(
     until(lambda: "SIGUSR2" in taken(tmp_path), "it takes it", PATIENCE)
     assert running(pid)
     assert cluster.poll(job_id).status is JobStatus.RUNNING
-
-
-def test_the_time_limit_is_announced(slurm: LocalSlurm, tmp_path: Path) -> None:
-    # Slurm may send the notice half a minute early; the program has started by then.
-    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5&grace=20")
-    job_id, _ = start(cluster, tmp_path, backend={"slurm": {"partition": "short", "time": "1"}})
-    until((tmp_path / "left").exists, "it has its notice", PATIENCE)
-    assert taken(tmp_path) == ["SIGTERM"]
-    assert 5.0 < float((tmp_path / "left").read_text()) < 60.0
-    info = cluster.wait(job_id, timeout=200)
-    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.TIMED_OUT), info
 
 
 def test_a_job_is_stopped_to_its_end_while_the_controller_is_away(
