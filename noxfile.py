@@ -211,7 +211,7 @@ def side_by_side(processes: int) -> tuple[str, ...]:
 
 
 SIDE_BY_SIDE = side_by_side(2)  # the machine's CPUs
-MANY_SIDE_BY_SIDE = side_by_side(4)  # where tests wait half of the time: for leases and servers
+MANY_SIDE_BY_SIDE = side_by_side(4)  # where tests wait half of the time: for leases, servers and processes
 # What touches most of Ray in two minutes: its internals, call by call, and what jobs promise beyond the rest.
 OLDEST_RAY = tuple(
     f"tests/ray/test_{name}.py" for name in ("ray_internals", "dashboard", "seeds", "cluster_ray")
@@ -240,7 +240,8 @@ def package_session(
 
 package_session("fray-resources")
 package_session("fray-core", options=SIDE_BY_SIDE)
-package_session("fray-local", more=("joblib",), options=SIDE_BY_SIDE)  # which leaves processes behind
+# joblib, of which a test knows that it leaves processes behind.
+package_session("fray-local", more=("joblib",), options=MANY_SIDE_BY_SIDE)
 # No pip: jobs' environments are made with uv then, as on every cluster whose own was. `ray_oldest` has pip.
 # Files in the order of their names: the last ones give the cluster TPU slices, which others do not expect.
 package_session(
@@ -356,7 +357,7 @@ def iris(session: nox.Session) -> None:
     session.install(*wheels("fray-iris", "fray-local"), *group("test"))
     if source is None and requirement is None:
         pure = sorted(str(path) for path in Path("tests/iris").glob("test_*.py"))
-        run_tests(session, *pure, posargs=options)
+        run_tests(session, *pure, posargs=[*SIDE_BY_SIDE, *options])
         session.warn(
             "NOT RUN: the contract on a real Iris, because there is none: "
             "python noxfile.py -s iris -- --iris-source FOLDER"
