@@ -340,7 +340,7 @@ def slurm(session: nox.Session) -> None:
     """Do jobs run on a real Slurm, and Ray and the examples across its nodes?"""
     install_programs(session, SLURM_PROGRAMS)
     session.install(*wheels("fray-slurm", "fray-local", "fray-ray"), *group("test"), "uv")
-    # Which wait for timers of Slurm; the files that wait longest begin.
+    # Six processes, because tests wait for timers of Slurm. conftest.py has the order of their files.
     run_tests(session, "tests/slurm", *side_by_side(6), "--no-loadscope-reorder")
 
 
