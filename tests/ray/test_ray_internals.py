@@ -27,7 +27,7 @@ from ray.core.generated import common_pb2
 from ray.exceptions import RayTaskError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from fray.backend import HeldPorts
+from fray.backend import HeldPorts, process_tree
 from fray.testing.cluster import until
 from fray_ray._ray_internals import direct_calls
 from fray_ray._ray_internals.addresses import as_ray_says, current_cluster, dashboard_address, head_of_auto
@@ -411,6 +411,10 @@ def test_what_ray_has_started_is_known_by_its_command(cluster: LocalRayCluster) 
     assert is_rays(ray.get(ray.remote(command).remote()), "/somewhere")
     assert is_rays(["python", "worker.py", "--socket=/somewhere/raylet"], "/somewhere")
     assert not is_rays(["sleep", "60"], "/somewhere")
+    ours = process_tree.with_variable("RAY_TMPDIR", os.environ["RAY_TMPDIR"])
+    of_the_dashboard = [pid for pid in ours if "MetricsHead" in " ".join(process_tree.command_of(pid))]
+    assert of_the_dashboard
+    assert all(is_rays(process_tree.command_of(pid), "/somewhere") for pid in of_the_dashboard)
 
 
 def test_a_gcs_ends_before_another_starts_at_its_port() -> None:

@@ -27,9 +27,13 @@ def keeping_loopback() -> Any:
 def is_rays(command: list[str], directory: str) -> bool:
     """Return whether a command is of Ray's, for a cluster with its files in a directory. Read in Ray 2.60.
 
-    A worker has the directory in its command until it has registered, and then a title.
+    A worker has the directory in its command until it has registered, and then a title. The modules of the
+    dashboard are forked from a server whose command has their names, and so has the title of each.
     """
-    return any(directory in word or word.startswith("ray::") for word in command)
+    return any(
+        directory in word or word.startswith("ray::") or "ray.dashboard.subprocesses" in word
+        for word in command
+    )
 
 
 def nodes_known_alive(head: str, node_ids: Iterable[str], timeout: float) -> list[bool]:
