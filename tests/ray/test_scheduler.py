@@ -234,7 +234,7 @@ def test_a_sweep_goes_on_when_the_scheduler_is_killed(joined_cluster: RayCluster
 # Notes its process, and ends some time after SIGTERM: when there is `go`.
 LEAVING = """
 trap 'touch "$0/told"; until test -e "$0/go"; do sleep 0.05; done; exit 0' TERM
-echo $$ > "$0/draft"; mv "$0/draft" "$0/up-$$"; while :; do sleep 0.05; done
+echo $$ > "$0/draft-$$"; mv "$0/draft-$$" "$0/up-$$"; while :; do sleep 0.05; done
 """
 
 
