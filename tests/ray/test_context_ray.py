@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from fray import (
     JobContext,
     Lifetime,
     ObjectRef,
+    TaskCancelledError,
     TaskOptions,
     WorkerDiedError,
     create_context,
@@ -49,6 +51,25 @@ def test_references_are_rays_own_and_code_of_both_kinds_mixes(context: JobContex
     assert ray.get(ref) == 8
     double = ray.remote(lambda number: 2 * number)
     assert context.get(context.create_task(pow, double.remote(ref), 2)) == 256
+
+
+def sleep_beside_what_keeps_pythons_lock(started: Gate) -> None:
+    def keep_it() -> None:
+        started.open()
+        ctypes.PyDLL(None).sleep(3)
+
+    threading.Thread(target=keep_it).start()
+    time.sleep(600)
+
+
+def test_a_task_is_ended_whose_worker_does_not_answer_at_once(context: JobContext, tmp_path: Path) -> None:
+    """Ray ignores a request to end a worker while it has no answer to the one to interrupt the task."""
+    started = Gate(tmp_path / "started")
+    ref = context.run(sleep_beside_what_keeps_pythons_lock, started)
+    started.wait()
+    assert context.cancel(ref) is True
+    with pytest.raises(TaskCancelledError):
+        context.get(ref, timeout=200)
 
 
 def test_plain_ray_code_catches_the_tasks_own_type(context: JobContext) -> None:

@@ -13,6 +13,7 @@ from fray_ray._context.io_thread import on_io_thread, soon_on_io_thread
 from fray_ray._ray_internals.calls import stream_ref
 
 _LISTENS_WITHIN = 0.5  # seconds that Python code has to come to its next instruction before it is forced
+_FORCED = 20  # times at most
 
 
 def cancel(ref: Any) -> bool:
@@ -23,12 +24,14 @@ def cancel(ref: Any) -> bool:
     if _ready(ref, 0):
         return False
     interrupt([ref])
-    if not _ready(ref, _LISTENS_WITHIN):
+    # More than once: while a worker has not answered the first request, Ray ignores every other.
+    for _ in range(_FORCED):
+        if _ready(ref, _LISTENS_WITHIN):
+            break
         try:
             on_io_thread(lambda: ray.cancel(ref, force=True))
         except ValueError:  # an actor's method: to end it is to end the actor
             return False
-        _ready(ref, 10.0)
     return _cancelled(ref)
 
 
