@@ -25,7 +25,9 @@ from fray_ray._ray_internals.errors import ends_worker
 
 _PACKED = "_fray_packed"
 _ACTOR_DIED = (rx.RayActorError, rx.ActorUnschedulableError, rx.ActorPlacementGroupRemoved)
-_PROMISES = "FrayPromises"  # the class of the actor that has the futures which were passed to tasks
+_PROMISES = "FrayPromises"  # the class of the actors that have the futures which were passed to tasks
+OURS: set[str] = set()
+"""The ids of those that this process made, as hexadecimal digits: all that Ray says of a lost connection."""
 _DIED = (
     rx.WorkerCrashedError,
     rx.NodeDiedError,
@@ -111,7 +113,7 @@ def _actor_died(error: BaseException) -> ActorDiedError | WorkerDiedError:
     if not text or isinstance(error, rx.RaySystemError):
         text = "it has ended, and Ray does not say why"
     kind, name = actor_in(text)
-    if kind == _PROMISES:
+    if kind == _PROMISES or getattr(error, "actor_id", None) in OURS:
         return WorkerDiedError(f"the process that kept a future for this task died: {text}")
     label = kind or "of this handle"
     return ActorDiedError(f"{label}({name!r})" if name else label, text)

@@ -10,8 +10,10 @@ import ray
 from fray_ray._context.calls import put
 from fray_ray._context.cancelling import cancel_when_dropped
 from fray_ray._context.captured import pack
+from fray_ray._context.errors import OURS
 from fray_ray._context.futures import RayFuture
 from fray_ray._context.remote import FrayPromises
+from fray_ray._ray_internals.calls import actor_id
 
 _AT_A_TIME = 100_000  # promises of one context that may be waited for
 
@@ -53,6 +55,7 @@ class PendingPromises:
             if self._actor is None:
                 made: Any = ray.remote(FrayPromises).options(num_cpus=0, max_concurrency=_AT_A_TIME).remote()
                 if self._actor is None:  # else a finalizer has made one
+                    OURS.add(actor_id(made).hex())
                     self._actor, self._life = made, made.live.remote()
                     cancel_when_dropped(self, self._life)  # Ray ends no actor that has a call
             return self._actor
