@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray as typed_ray
 from gang_hosts import left_in_ray
-from head_store import entries_with, package, stored
+from head_store import entries_with, package, restoring_entry, stored
 from job_processes import (
     alive,
     end_scheduler,
@@ -150,7 +150,7 @@ def test_a_job_whose_driver_has_not_ended_yet_is_not_removed_nor_its_parent_prun
     entrypoint = Entrypoint.from_callable(launch_another, [str(told.path), str(gate.path)])
     parent = cluster.launch(JobRequest("parent", entrypoint))
     assert cluster.wait(parent, timeout=120).status is JobStatus.SUCCEEDED
-    (child,) = cluster.list_jobs(parent=parent)
+    (child,) = until(lambda: cluster.list_jobs(parent=parent), "the child is in the table")  # it may start
     until(told.is_open, "the child's driver runs what was given for its end", 120)
     assert cluster.poll(child.job_id).status is JobStatus.SUCCEEDED
     until(lambda: table.get_job_status(parent).is_terminal(), "the parent's driver is gone")
@@ -174,6 +174,24 @@ def test_a_job_that_ray_lost_while_there_was_no_scheduler_has_its_grace_and_is_n
     joined_cluster.terminate(job_id)
     (task,) = joined_cluster.wait(job_id, timeout=120).tasks
     assert (task.attempt, task.reason) == (1, ExitReason.LOST)
+    until(lambda: not left_in_ray(), "no actor and no room of it is left")
+
+
+def test_a_job_whose_end_ray_has_written_and_a_state_has_replaced_is_known_to_be_lost(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    """Ray and the scheduler write the same entry, and Ray writes the end of a job once."""
+    job_id = joined_cluster.launch(JobRequest("forgotten", lasting(tmp_path)))
+    until((tmp_path / "up").exists, "it runs", 200)
+    with paused(scheduler()):
+        write_running = restoring_entry(job_id)
+        kill(supervisor_of(job_id))
+        table = JobSubmissionClient(ray_cluster.dashboard)
+        until(lambda: table.get_job_status(job_id).is_terminal(), "Ray has lost it", 120)
+        write_running()
+    (task,) = joined_cluster.wait(job_id, timeout=120).tasks
+    assert (task.attempt, task.reason) == (1, ExitReason.LOST)
+    assert table.get_job_status(job_id).is_terminal(), "for Ray too, so that it can be removed"
     until(lambda: not left_in_ray(), "no actor and no room of it is left")
 
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,7 +58,7 @@ from fray_ray._ray_internals.dashboard import (
 from fray_ray._ray_internals.deaths import actor_in, death_of, is_death_without_cause, is_of_actor
 from fray_ray._ray_internals.environment import ADDRESS, JOB_CONFIG, is_of_one_process
 from fray_ray._ray_internals.errors import bound_error_texts, ends_worker
-from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actors_of
+from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actors_of, supervisor_is_gone
 from fray_ray._ray_internals.kv import (
     delete_table_entry,
     kv_delete,
@@ -204,7 +204,7 @@ def test_an_entry_of_ours_is_a_job_that_waits_until_it_is_settled_or_rays_own(
 def test_a_package_that_is_pinned_is_kept_for_that_long(client: DashboardClient) -> None:
     answer = request(client, "PUT", package("internals-pinned.zip"), data=b"here")
     assert answer.status_code == 200
-    pin_package("gcs://internals-pinned.zip", 1)
+    pin_package("gcs://internals-pinned.zip", 5)
     assert kv_get("gcs://internals-pinned.zip") == b"here"
     until(lambda: kv_get("gcs://internals-pinned.zip") is None, "nobody uses it, and its time is over")
 
@@ -295,7 +295,7 @@ def set_up(folder: Path, variables: dict[str, str]) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         pass_fds=list(files),
         preexec_fn=os.setpgrp,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     for descriptor, path in files.items():
@@ -344,7 +344,7 @@ def test_a_fork_server_ends_with_the_process_that_started_it(tmp_path: Path) -> 
     server = start_fork_server(str(tmp_path / SOCKET))
     assert server.stdin is not None
     server.stdin.close()
-    assert server.wait(60) == 0
+    assert server.wait(200) == 0
 
 
 # --- nodes ---
@@ -372,7 +372,8 @@ def test_a_node_that_was_killed_is_known_in_the_end(cluster: LocalRayCluster, no
 
 
 def test_a_node_is_started_looked_at_and_ended(cluster: LocalRayCluster) -> None:
-    with closing(HeldPorts()) as held, agent_ports(held) as ports:
+    held = HeldPorts()
+    with agent_ports(held) as ports:
         node = start_node(
             head=False,
             registers_within=150.0,
@@ -392,6 +393,7 @@ def test_a_node_is_started_looked_at_and_ended(cluster: LocalRayCluster) -> None
         until(lambda: "raylet" in dead_processes(node), "its death is seen")
     finally:
         end_node(node)
+        held.close()
     until(lambda: nodes_known_alive(cluster.address, [node.node_id], 30) == [False], "the head knows")
 
 
@@ -439,6 +441,17 @@ def test_actors_that_a_job_left_behind_are_found_by_its_drivers_and_ended(
     kill_actors([left], timeout=10.0)
     until(lambda: living_actors_of(drivers) == [], "the actor has ended")
     kill_actors([], timeout=10.0)
+
+
+def test_a_job_that_runs_has_a_supervisor_and_one_that_has_ended_has_none(
+    client: DashboardClient, job: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    running: str = client.submit_job(entrypoint=f"until test -e {gate}; do sleep 0.05; done")
+    assert not supervisor_is_gone(running)
+    gate.touch()
+    until(lambda: supervisor_is_gone(running), "it has ended")
+    assert supervisor_is_gone(job)
 
 
 # --- addresses ---
@@ -620,10 +633,14 @@ def test_why_an_actor_has_ended_is_known_to_the_head(cluster: LocalRayCluster) -
         def pid(self) -> int:
             return os.getpid()
 
+    def call() -> None:
+        with suppress(ray.exceptions.ActorUnavailableError):  # the head does not know yet
+            ray.get(mortal.pid.remote(), timeout=200)
+
     mortal = ray.remote(Mortal).remote()
-    os.kill(ray.get(mortal.pid.remote(), timeout=60), signal.SIGKILL)
+    os.kill(ray.get(mortal.pid.remote(), timeout=200), signal.SIGKILL)
     with pytest.raises(ray.exceptions.ActorDiedError) as raised:
-        until(lambda: ray.get(mortal.pid.remote(), timeout=60) < 0, "its end is known")
+        until(call, "its end is known")
     assert not is_death_without_cause(raised.value)
     assert str(death_of(actor_id(mortal).hex())) == str(raised.value)
 

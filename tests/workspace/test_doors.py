@@ -76,7 +76,7 @@ ATTRIBUTES: dict[str, tuple[set[str], str]] = {
         "a full disk; a lock at a fork",
     ),
     "tests/ray/helpers/head_store.py": (
-        {"_internal_kv_get", "_internal_kv_list"},
+        {"_internal_kv_get", "_internal_kv_list", "_internal_kv_put"},
         "Ray's: all that the head's store holds",
     ),
     "tests/ray/test_line.py": ({"_let_go_in_time"}, "two minutes of waiting, on a clock of its own"),

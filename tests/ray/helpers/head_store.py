@@ -1,5 +1,6 @@
 """What the head's memory holds of jobs."""
 
+from collections.abc import Callable
 from typing import Any
 
 import ray.experimental.internal_kv
@@ -29,3 +30,10 @@ def entries_with(word: str) -> set[str]:
     keys = kv._internal_kv_list("")
     stored = ((key, kv._internal_kv_get(key, namespace=space)) for key in keys for space in _NAMESPACES)
     return {key.decode() for key, value in stored if word.encode() in (value or b"")}
+
+
+def restoring_entry(job_id: str) -> Callable[[], None]:
+    """Return what writes the entry of a job into Ray's table once more, as it is now."""
+    key = f"_ray_internal_job_info_{job_id}"
+    entry = kv._internal_kv_get(key, namespace=b"job")
+    return lambda: kv._internal_kv_put(key, entry, namespace=b"job")

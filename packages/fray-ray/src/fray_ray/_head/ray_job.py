@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ray.exceptions import RayError
+
 from fray import ClusterUnavailableError, FrayError
 from fray.cluster import JobStatus
 from fray_ray._head.asides import aside
@@ -17,6 +19,7 @@ from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._job_table import SINCE, TERMINAL, WAITS, JobEntry, is_waiting, taken_at
 from fray_ray._queued_job import QueuedJob
+from fray_ray._ray_internals.family import supervisor_is_gone
 from fray_ray._ray_internals.kv import (
     delete_table_entry,
     settled_table_entry,
@@ -29,6 +32,7 @@ from fray_ray._sweep_entry import for_ray
 
 _LOOK = 0.5  # seconds between looks at what Ray says of the job
 _GONE_AFTER = 3.0  # seconds without its process after which Ray is asked about it
+_FORGOTTEN_AFTER = 10.0  # seconds without its process after which Ray may not know that it has ended
 _PINNED, _PINS_EVERY = 900, 300.0  # seconds
 _DASHBOARD_WITHIN = 300.0  # seconds for a dashboard that is started again, with its head say
 _RAYS = {JobStatus.STOPPED: "STOPPED", JobStatus.FAILED: "FAILED"}
@@ -164,11 +168,13 @@ class RayJob:
         """Return when Ray says that the job has ended, and its process is gone: what Ray says."""
         while True:
             await asyncio.sleep(_LOOK)
-            gone = self.link is None and time.monotonic() - self._detached_at > _GONE_AFTER
-            if self.submitted and gone and self._submitting is None:
+            gone_for = time.monotonic() - self._detached_at if self.link is None else 0.0
+            if self.submitted and gone_for > _GONE_AFTER and self._submitting is None:
                 ended = await aside(self._ended)
                 if ended is not None:
                     return ended
+                if gone_for > _FORGOTTEN_AFTER:
+                    await aside(self._settle_forgotten)
 
     def _ended(self) -> str | None:
         """Return what Ray says of a job that has ended for it; None of one that has not."""
@@ -179,6 +185,20 @@ class RayJob:
         return (
             f"the process of the job on the head ended: {entry.message}" if entry.status in TERMINAL else None
         )
+
+    def _settle_forgotten(self) -> None:
+        """Write that the job has ended, where Ray has written it and a state of ours has replaced that.
+
+        Each reads the entry and writes the whole of it, and Ray writes the end once.
+        """
+        try:
+            gone = supervisor_is_gone(self._submission)
+        except (RuntimeError, ConnectionError, RayError):  # the head is away for a moment
+            return
+        entry = table_entry(self._submission)
+        if gone and entry is not None and JobEntry.of(entry).status not in TERMINAL:
+            settled = settled_table_entry(entry, "FAILED", "Ray's supervisor of the job is gone.")
+            write_table_entry(self._submission, settled)
 
     async def settle(
         self, status: JobStatus, message: str | None, metadata: Mapping[str, str] | None = None

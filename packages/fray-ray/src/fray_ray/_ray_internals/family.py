@@ -18,6 +18,18 @@ def drivers_of(submission: str) -> dict[str, bool]:
     return {job_id.hex(): bool(job.is_dead) for job_id, job in jobs.items()}
 
 
+def supervisor_is_gone(submission: str) -> bool:
+    """Return whether Ray has no supervisor of a job. It makes one for each job. Read in Ray 2.60."""
+    from ray.dashboard.modules.job import common  # imports much of the dashboard
+
+    name = common.JOB_ACTOR_NAME_TEMPLATE.format(job_id=submission)
+    try:
+        ray.get_actor(name, common.SUPERVISOR_ACTOR_RAY_NAMESPACE)
+    except ValueError:
+        return True
+    return False
+
+
 def living_actors_of(drivers: Iterable[str]) -> list[str]:
     """Return the ids of the actors that drivers have made and that have not ended. Read in Ray 2.60."""
     made_by, actors = set(drivers), state.actor_table(None)
