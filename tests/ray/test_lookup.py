@@ -60,6 +60,12 @@ def test_a_job_is_what_its_latest_run_is(table: FakeDashboard) -> None:
         cluster.poll("a-2")
 
 
+def test_a_job_keeps_its_place_in_the_list_when_ray_starts_its_process(table: FakeDashboard) -> None:
+    """Ray makes an entry of its own then, and that is younger."""
+    add(table, "waited-1", since="500")
+    assert found(table, "waited-1").submitted_at == 0.5
+
+
 @pytest.mark.parametrize(("status", "state"), [("RUNNING", "running"), ("SUCCEEDED", "succeeded")])
 def test_a_run_that_succeeded_or_goes_on_is_the_last(table: FakeDashboard, status: str, state: str) -> None:
     add(table, "a-1", status, state=state)

@@ -326,7 +326,7 @@ def _before_the_driver(entry: JobEntry) -> JobInfo:
         status=JobStatus.PENDING,
         tasks=waiting_replicas(number_in(metadata[_REPLICAS], -1)),
         pending_reason="its process on the head is starting",
-        submitted_at=_seconds(entry.start_time),
+        submitted_at=_seconds(taken_at(entry)),  # Ray's own entry is younger than a job that has waited
         progress=None if members is None else {str(JobStatus.PENDING): members},
     )
 

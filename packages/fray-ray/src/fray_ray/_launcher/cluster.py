@@ -55,8 +55,7 @@ from fray_ray._scheduler import GRACE_OF_LOST
 from fray_ray._stopping import await_settled, stop_found
 from fray_ray.deps import pip_list
 
-# Seconds in which a job that is queued has an entry: its first run, and one that follows another.
-_SEEN_WITHIN, _FOLLOWED_WITHIN = 10.0, 2.0
+_SEEN_WITHIN = 10.0  # seconds in which a job that is queued has an entry: any run of it
 _ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 
 
@@ -274,9 +273,8 @@ class RayCluster(ClusterCalls):
                 return found
             # Of a run that is queued the entry as one that waits may be gone, and Ray's own not there yet.
             following = _job_table.submission_of(job_id, 1 if found is None else len(found.runs) + 1)
-            within = _SEEN_WITHIN if found is None else _FOLLOWED_WITHIN
             queued = self._client.holds(_job_kv.queued_name(following))
-            if not queued or time.monotonic() - started > within:
+            if not queued or time.monotonic() - started > _SEEN_WITHIN:
                 break
             time.sleep(pause)
         found = found or lookup.find(self._client.entry, job_id)  # it may have been taken just now
