@@ -7,7 +7,9 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -20,6 +22,7 @@ from fray_ray._ray_internals.addresses import as_ray_says, current_cluster
 
 _log = logging.getLogger("fray.ray")
 _lock = threading.RLock()  # a signal handler may come in between
+_REMOVALS = 100  # times that a folder is removed at most: its cluster has ended, and may still write
 
 
 class Connection:
@@ -128,9 +131,18 @@ class Connection:
         if self._owned_dir is not None:
             if self.up or not self.opened:  # else it has ended, and this process may be in another
                 with contextlib.suppress(Exception):
-                    ray.shutdown()
-            shutil.rmtree(self._owned_dir, ignore_errors=True)
+                    ray.shutdown(wait_for_processes=True)
+            _remove(Path(self._owned_dir))
             self._owned_dir = None
+
+
+def _remove(folder: Path) -> None:
+    """Remove the files of a cluster that has ended: a worker writes until it notices."""
+    for _ in range(_REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager
