@@ -89,9 +89,12 @@ class ListContract(ClusterFixtures):
         if not self.declares(cluster, "labels"):
             self.moot("capabilities.labels")
             return
+        jobs = [launch(cluster, program("pass"), f"{tag}:bare")]
         for lr, team in (("0.1", "a"), ("0.2", "a"), ("0.1", "b")):
-            launch(cluster, program("pass"), f"{tag}:{lr}-{team}", labels={"lr": lr, "team": team})
-        launch(cluster, program("pass"), f"{tag}:bare")
+            labels = {"lr": lr, "team": team}
+            jobs.append(launch(cluster, program("pass"), f"{tag}:{lr}-{team}", labels=labels))
+        for job_id in jobs:
+            cluster.wait(job_id, timeout=self.PATIENCE)
 
         def names(**labels: str) -> list[str]:
             return self.names(cluster, tag, labels=labels)

@@ -10,6 +10,7 @@ from fray._discovery.current import create_context, get_job_context
 from fray._values.errors import ActorAlreadyExistsError, ActorDiedError, ActorNotFoundError
 from fray._values.options import ActorOptions, Lifetime
 from fray.testing.context_fixtures import ContextFixtures, needs
+from fray.testing.gates import PATIENCE
 from fray.testing.tasks import Counter
 
 
@@ -43,7 +44,7 @@ class ActorContract(ContextFixtures):
             class Holding:
                 def read(self) -> list[object]:
                     context = get_job_context()
-                    return [context.get(held, timeout=60) for held in (ref, counter.increment())]
+                    return [context.get(held, timeout=PATIENCE) for held in (ref, counter.increment())]
 
             return Holding
 

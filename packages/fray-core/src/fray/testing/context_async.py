@@ -17,6 +17,7 @@ from fray._discovery.current import get_job_context
 from fray._values.errors import GetTimeoutError, SerializationError, TaskCancelledError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures, needs
+from fray.testing.gates import PATIENCE
 from fray.testing.notes import Note
 
 
@@ -102,7 +103,7 @@ class ExecutorContract(ContextFixtures):
         if self.can.inline:
             self.moot("inline")
             return
-        assert context.get(context.run(cancel_by_a_future), timeout=60) is True
+        assert context.get(context.run(cancel_by_a_future), timeout=PATIENCE) is True
 
     @needs("streams")
     def test_the_future_of_a_stream_has_the_stream(self, context: JobContext) -> None:
@@ -173,7 +174,7 @@ class AsyncContract(ContextFixtures):
             raise TimeoutError("of the task")
 
         async def run() -> None:
-            await context.aget(context.run(late), timeout=60)
+            await context.aget(context.run(late), timeout=PATIENCE)
 
         with pytest.raises(TimeoutError, match="of the task") as caught:
             asyncio.run(run())
@@ -263,7 +264,7 @@ class AsyncContract(ContextFixtures):
 
     @needs("nested_tasks")
     def test_a_coroutine_that_waits_for_tasks_holds_no_worker(self, narrow: JobContext) -> None:
-        assert narrow.get(narrow.create_task(add_by_tasks, 10), timeout=60) == 100
+        assert narrow.get(narrow.create_task(add_by_tasks, 10), timeout=PATIENCE) == 100
 
 
 class ManyItemsContract(ContextFixtures):

@@ -8,6 +8,7 @@ import pytest
 from fray._contracts.context import JobContext
 from fray._discovery.current import create_context
 from fray.testing.context_fixtures import ContextFixtures, needs
+from fray.testing.gates import PATIENCE
 
 
 class Board:
@@ -80,9 +81,9 @@ class AsyncActorContract(ContextFixtures):
             self.moot("async_actors")
             return
         board = context.create_actor(Board)
-        loop = context.get(board.start_ticking(), timeout=60)
-        assert context.get(board.ticks_beyond(20), timeout=60)
-        assert context.get(board.loop_id(), timeout=60) == loop
+        loop = context.get(board.start_ticking(), timeout=PATIENCE)
+        assert context.get(board.ticks_beyond(20), timeout=PATIENCE)
+        assert context.get(board.loop_id(), timeout=PATIENCE) == loop
 
     def test_calls_of_an_async_actor_run_concurrently(self, context: JobContext) -> None:
         if not self.can.async_actors:
@@ -90,16 +91,17 @@ class AsyncActorContract(ContextFixtures):
             return
         board = context.create_actor(Board)
         waiting = [board.wait_for("it") for _ in range(20)]
-        context.get(board.announce("it"), timeout=60)
-        assert context.get(waiting, timeout=60) == ["it"] * 20
+        context.get(board.announce("it"), timeout=PATIENCE)
+        assert context.get(waiting, timeout=PATIENCE) == ["it"] * 20
 
     def test_a_lock_of_asyncio_holds_between_calls(self, context: JobContext) -> None:
         if not self.can.async_actors:
             self.moot("async_actors")
             return
         board = context.create_actor(Board)
-        assert context.get([board.under_lock(index) for index in range(20)], timeout=60) == list(range(20))
-        assert context.get(board.plain(), timeout=60) == "plain"
+        calls = [board.under_lock(index) for index in range(20)]
+        assert context.get(calls, timeout=PATIENCE) == list(range(20))
+        assert context.get(board.plain(), timeout=PATIENCE) == "plain"
 
     def test_an_async_generator_streams(self, context: JobContext) -> None:
         if not self.can.async_actors:
@@ -115,12 +117,12 @@ class AsyncActorContract(ContextFixtures):
     def test_an_exception_of_a_coroutine_is_its_callers(self, context: JobContext) -> None:
         board = context.create_actor(Board)
         with pytest.raises(ValueError, match="from a coroutine"):
-            context.get(board.fail(), timeout=60)
-        assert context.get(board.plain(), timeout=60) == "plain"
+            context.get(board.fail(), timeout=PATIENCE)
+        assert context.get(board.plain(), timeout=PATIENCE) == "plain"
 
     def test_a_background_task_that_takes_a_while_to_end_ends(self, spec: str) -> None:
         if not self.can.async_actors:
             self.moot("async_actors")
             return
         with create_context(spec) as context:
-            context.get(context.create_actor(Board).start_lingering(), timeout=60)
+            context.get(context.create_actor(Board).start_lingering(), timeout=PATIENCE)

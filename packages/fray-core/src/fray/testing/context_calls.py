@@ -10,7 +10,7 @@ from fray._values.errors import UnsupportedError
 from fray._values.options import ActorOptions
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures, needs
-from fray.testing.gates import until
+from fray.testing.gates import PATIENCE, until
 from fray.testing.notes import Note
 from fray.testing.tasks import Counter
 
@@ -48,7 +48,7 @@ class ActorCallContract(ContextFixtures):
         future: Future[int] = Future()
         waiting = counter.increment(future)
         # From inside a task: another caller.
-        assert context.get(context.run(tasks.increment_many, counter, 3), timeout=60) == 3
+        assert context.get(context.run(tasks.increment_many, counter, 3), timeout=PATIENCE) == 3
         future.set_result(10)
         assert context.get(waiting) == 13
 
@@ -70,7 +70,7 @@ class ActorCallContract(ContextFixtures):
             self.moot("concurrent_actors")
             gate.open()
         held = counter.hold(gate)
-        context.get(counter.open(gate), timeout=60)  # runs beside the call that waits for it
+        context.get(counter.open(gate), timeout=PATIENCE)  # runs beside the call that waits for it
         assert context.get(held) == "held"
 
     def test_an_exception_leaves_the_actor_alive(self, context: JobContext) -> None:
@@ -111,7 +111,7 @@ class ActorCallContract(ContextFixtures):
             assert context.get(item) == 1
             break
         until(gate.is_open, "the generator is closed")
-        assert context.get(counter.value(), timeout=60) == 0
+        assert context.get(counter.value(), timeout=PATIENCE) == 0
 
     def test_queued_calls_of_a_killed_actor_raise(self, context: JobContext, gate: Note) -> None:
         from fray._values.errors import ActorDiedError
@@ -124,5 +124,5 @@ class ActorCallContract(ContextFixtures):
         context.kill(counter)
         for call in [held, queued] if not self.can.inline else []:
             with pytest.raises(ActorDiedError):
-                context.get(call, timeout=60)
+                context.get(call, timeout=PATIENCE)
         gate.open()

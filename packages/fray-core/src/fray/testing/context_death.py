@@ -15,7 +15,7 @@ from fray._discovery.current import create_context
 from fray._values.errors import ActorDiedError, WorkerDiedError
 from fray._values.options import ActorOptions, TaskOptions
 from fray.testing.context_fixtures import ContextFixtures
-from fray.testing.gates import until
+from fray.testing.gates import PATIENCE, until
 from fray.testing.notes import Note, NoteServer
 
 
@@ -65,8 +65,8 @@ class DeathContract(ContextFixtures):
             self.moot("isolation")
             return
         with pytest.raises(WorkerDiedError):
-            context.get(context.run(die_at_first, notes.note("diary")), timeout=60)
-        assert context.get(context.run(len, "abc"), timeout=60) == 3
+            context.get(context.run(die_at_first, notes.note("diary")), timeout=PATIENCE)
+        assert context.get(context.run(len, "abc"), timeout=PATIENCE) == 3
 
     def test_a_task_whose_worker_died_ran_once(self, context: JobContext, notes: NoteServer) -> None:
         if not (self.can.isolation and self.can.at_most_once):
@@ -74,7 +74,7 @@ class DeathContract(ContextFixtures):
             return
         diary = notes.note("diary")
         with pytest.raises(WorkerDiedError):
-            context.get(context.run(die_at_first, diary, 100), timeout=60)
+            context.get(context.run(die_at_first, diary, 100), timeout=PATIENCE)
         assert diary.read() == "x"
 
     def test_max_retries_runs_it_again_as_often_as_said(self, context: JobContext, notes: NoteServer) -> None:
@@ -83,31 +83,31 @@ class DeathContract(ContextFixtures):
             return
         options = TaskOptions(max_retries=2)
         ref = context.create_task(die_at_first, notes.note("two"), 2, options=options)
-        assert context.get(ref, timeout=60) == 3
+        assert context.get(ref, timeout=PATIENCE) == 3
         ref = context.create_task(die_at_first, notes.note("three"), 3, options=options)
         with pytest.raises(WorkerDiedError):
-            context.get(ref, timeout=60)
+            context.get(ref, timeout=PATIENCE)
 
     def test_max_restarts_brings_an_actor_back_without_its_state(self, context: JobContext) -> None:
         if not (self.can.isolation and self.can.max_restarts):
             self.moot("max_restarts")
             return
         actor = context.create_actor(Mortal, options=ActorOptions(max_restarts=1))
-        assert [context.get(actor.call(), timeout=60) for _ in range(2)] == [1, 2]
+        assert [context.get(actor.call(), timeout=PATIENCE) for _ in range(2)] == [1, 2]
         with pytest.raises(ActorDiedError):
-            context.get(actor.die(), timeout=60)
+            context.get(actor.die(), timeout=PATIENCE)
 
         def first_call() -> int | None:
             try:
-                return int(context.get(actor.call(), timeout=60))
+                return int(context.get(actor.call(), timeout=PATIENCE))
             except ActorDiedError:  # it is not back yet
                 return None
 
         assert until(first_call, "the actor is back") == 1
         with pytest.raises(ActorDiedError):
-            context.get(actor.die(), timeout=60)
+            context.get(actor.die(), timeout=PATIENCE)
         with pytest.raises(ActorDiedError):
-            context.get(actor.call(), timeout=60)
+            context.get(actor.call(), timeout=PATIENCE)
 
     def test_what_a_task_reserves_no_other_gets(self, narrow: JobContext, notes: NoteServer) -> None:
         if not (self.can.enforced_resources and self.can.max_workers):
@@ -115,7 +115,7 @@ class DeathContract(ContextFixtures):
             return
         whole = TaskOptions(resources={"CPU": 1})
         refs = [narrow.create_task(overlap, notes.note("diary"), options=whole) for _ in range(5)]
-        assert narrow.get(refs, timeout=60) == [1] * 5
+        assert narrow.get(refs, timeout=PATIENCE) == [1] * 5
 
     def test_a_second_program_finds_a_shared_actor(self, spec: str) -> None:
         if not self.can.shared_actors:
@@ -124,7 +124,7 @@ class DeathContract(ContextFixtures):
         named = f"{spec}{'&' if '?' in spec else '?'}namespace=contract-{uuid4().hex}"
         with create_context(named) as context:
             actor = context.create_actor(Mortal, name="shared", lifetime="detached")
-            assert context.get(actor.call(), timeout=60) == 1
+            assert context.get(actor.call(), timeout=PATIENCE) == 1
             command = [sys.executable, "-c", _SECOND, named]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
             context.kill(actor)
@@ -150,11 +150,11 @@ class DeathContract(ContextFixtures):
         name = f"detached-{uuid4().hex}"
         with create_context(spec) as first:
             actor = first.create_actor(Submitting, name=name, lifetime="detached")
-            assert first.get(actor.add_by_task(1), timeout=60) == 2
+            assert first.get(actor.add_by_task(1), timeout=PATIENCE) == 2
         with create_context(spec) as second:
             found = second.get_actor(name)
             try:
-                assert second.get(found.add_by_task(2), timeout=60) == 3
+                assert second.get(found.add_by_task(2), timeout=PATIENCE) == 3
             finally:
                 second.kill(found)
 

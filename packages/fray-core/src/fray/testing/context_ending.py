@@ -12,7 +12,7 @@ from fray._discovery.current import create_context, get_job_context
 from fray._values.errors import ContextClosedError, TaskCancelledError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures, needs
-from fray.testing.gates import until
+from fray.testing.gates import PATIENCE, until
 from fray.testing.leaks import remaining, snapshot
 from fray.testing.notes import Note, NoteServer
 from fray.testing.tasks import Counter
@@ -31,7 +31,7 @@ class CancelContract(ContextFixtures):
             with pytest.raises(TimeoutError):
                 context.get([ref], timeout=0)
             gate.open()
-        assert context.get(ref, timeout=60) == "held"
+        assert context.get(ref, timeout=PATIENCE) == "held"
 
     def test_what_has_not_started_is_cancelled_and_never_runs(
         self, narrow: JobContext, gate: Note, notes: NoteServer
@@ -50,7 +50,7 @@ class CancelContract(ContextFixtures):
         assert narrow.cancel(queued) is True
         for ref in (queued, dependent):
             with pytest.raises(TaskCancelledError) as caught:
-                narrow.get(ref, timeout=60)
+                narrow.get(ref, timeout=PATIENCE)
             assert isinstance(caught.value, concurrent.futures.CancelledError)
         gate.open()
         assert narrow.get(running) == "held"
@@ -68,7 +68,7 @@ class CancelContract(ContextFixtures):
         if self.can.interrupting_cancel:
             assert context.cancel(ref) is True
             with pytest.raises(TaskCancelledError):
-                context.get(ref, timeout=60)
+                context.get(ref, timeout=PATIENCE)
         else:
             self.moot("interrupting_cancel")
             assert context.cancel(ref) is False
@@ -168,7 +168,7 @@ class ShutdownContract(ContextFixtures):
         ref = context.create_task(tasks.hold, gate)
         context.shutdown(wait=False)
         gate.open()
-        assert context.get(ref, timeout=60) == "held"
+        assert context.get(ref, timeout=PATIENCE) == "held"
         context.shutdown()
 
     @needs("actors")

@@ -11,6 +11,7 @@ from fray._values.options import TaskOptions
 from fray.testing import tasks
 from fray.testing.context_death import die_at_first
 from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.gates import PATIENCE
 from fray.testing.notes import Note, NoteServer
 
 
@@ -38,9 +39,9 @@ class OptionsContract(ContextFixtures):
     def test_every_portable_option_is_taken(self, spec: str) -> None:
         said: dict[str, Any] = {"max_workers": 2, "num_cpus": 1, "memory": "64m", "max_retries": self.retries}
         with create_context(spec, **said, namespace=f"options-{os.getpid()}") as context:
-            assert context.get(context.run(tasks.add, 1), timeout=60) == 2
+            assert context.get(context.run(tasks.add, 1), timeout=PATIENCE) == 2
         with create_context(spec, **dict.fromkeys(said), namespace=None) as context:
-            assert context.get(context.run(tasks.add, 1), timeout=60) == 2
+            assert context.get(context.run(tasks.add, 1), timeout=PATIENCE) == 2
 
     @pytest.mark.parametrize("wrong", [{"max_workers": 0}, {"max_retries": -2}], ids=str)
     def test_a_wrong_value_is_refused(self, spec: str, wrong: dict[str, Any]) -> None:
@@ -52,7 +53,7 @@ class OptionsContract(ContextFixtures):
             self.moot("retries")
             return
         with create_context(spec, max_retries=2) as context:
-            assert context.get(context.run(die_at_first, notes.note("diary"), 2), timeout=60) == 3
+            assert context.get(context.run(die_at_first, notes.note("diary"), 2), timeout=PATIENCE) == 3
 
     def test_max_retries_of_a_task_wins_over_its_contexts(self, spec: str, notes: NoteServer) -> None:
         if not (self.can.isolation and self.can.retries):
@@ -62,10 +63,11 @@ class OptionsContract(ContextFixtures):
             ref = context.create_task(
                 die_at_first, notes.note("unsaid"), 2, options=TaskOptions(name="unsaid")
             )
-            assert context.get(ref, timeout=60) == 3
+            assert context.get(ref, timeout=PATIENCE) == 3
             never = TaskOptions(max_retries=0)
+            ref = context.create_task(die_at_first, notes.note("never"), options=never)
             with pytest.raises(WorkerDiedError):
-                context.get(context.create_task(die_at_first, notes.note("never"), options=never), timeout=60)
+                context.get(ref, timeout=PATIENCE)
         assert notes.note("never").read() == "x"
 
     def test_a_tasks_own_exception_is_no_reason_to_run_it_again(self, spec: str, notes: NoteServer) -> None:
@@ -74,7 +76,7 @@ class OptionsContract(ContextFixtures):
             create_context(spec, max_retries=retries) as context,
             pytest.raises(ValueError, match="of the task"),
         ):
-            context.get(context.run(fail_and_note, notes.note("diary")), timeout=60)
+            context.get(context.run(fail_and_note, notes.note("diary")), timeout=PATIENCE)
         assert notes.note("diary").read() == "x"
 
     def test_a_namespace_has_its_own_detached_actors(self, spec: str) -> None:
@@ -86,7 +88,7 @@ class OptionsContract(ContextFixtures):
             counter = first.create_actor(tasks.Counter, 3, name=name, lifetime="detached")
             try:
                 with create_context(spec, namespace=namespace) as same:
-                    assert same.get(same.get_actor(name).increment(), timeout=60) == 4
+                    assert same.get(same.get_actor(name).increment(), timeout=PATIENCE) == 4
                 elsewhere = create_context(spec, namespace=f"{namespace}-other")
                 with elsewhere, pytest.raises(ActorNotFoundError):
                     elsewhere.get_actor(name)

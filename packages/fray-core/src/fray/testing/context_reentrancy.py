@@ -13,6 +13,7 @@ import pytest
 from fray._contracts.context import JobContext
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.gates import PATIENCE
 from fray.testing.interrupting import interrupted
 
 
@@ -132,7 +133,7 @@ class ReentrancyContract(ContextFixtures):
         lines = interrupted(call, call, 0)
         for step in range(self.INTERRUPTIONS):
             interrupted(call, call, 1 + lines * step // self.INTERRUPTIONS)
-        assert context.get(refs, timeout=60) == [2] * len(refs)
+        assert context.get(refs, timeout=PATIENCE) == [2] * len(refs)
         assert len(refs) == 4 + 4 * self.INTERRUPTIONS
 
     def test_a_callback_of_a_future_uses_the_context(self, context: JobContext) -> None:
@@ -140,7 +141,7 @@ class ReentrancyContract(ContextFixtures):
             done, found = threading.Event(), []
 
             def call_back(future: Any) -> None:
-                found.append(context.get(context.run(tasks.add, future.result()), timeout=60))
+                found.append(context.get(context.run(tasks.add, future.result()), timeout=PATIENCE))
                 done.set()
 
             executor.submit(tasks.add, 1).add_done_callback(call_back)

@@ -12,7 +12,7 @@ from fray._contracts.context import JobContext
 from fray._values.errors import TaskCancelledError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures, needs
-from fray.testing.gates import until
+from fray.testing.gates import PATIENCE, until
 from fray.testing.notes import Note, NoteServer
 
 
@@ -95,13 +95,13 @@ class StreamContract(ContextFixtures):
             context.run(tasks.numbers, 1, 0),
         ]
         for stream in streams:
-            assert context.wait([stream], timeout=60) == ([stream], [])
+            assert context.wait([stream], timeout=PATIENCE) == ([stream], [])
         if not self.can.inline:
             slow = context.run(tasks.waits_between, gate)
             next(slow)
             assert context.wait([slow], timeout=0.05) == ([], [slow])
             gate.open()
-            assert context.wait([slow], timeout=60) == ([slow], [])
+            assert context.wait([slow], timeout=PATIENCE) == ([slow], [])
 
     def test_the_producer_runs_a_bounded_number_of_items_ahead(
         self, context: JobContext, notes: NoteServer
@@ -123,7 +123,7 @@ class StreamContract(ContextFixtures):
             self._expect_a_held_worker(narrow, notes.note("diary"))
             return
         streams = [narrow.run(tasks.endless, notes.note(f"diary{index}")) for index in range(3)]
-        assert narrow.get(narrow.run(tasks.add, 1), timeout=60) == 2
+        assert narrow.get(narrow.run(tasks.add, 1), timeout=PATIENCE) == 2
         for stream in streams:
             assert [narrow.get(item) for item in itertools.islice(stream, 40)] == list(range(40))
             narrow.cancel(stream)
@@ -137,7 +137,7 @@ class StreamContract(ContextFixtures):
         with pytest.raises(TimeoutError):
             narrow.get(other, timeout=2)
         narrow.cancel(stream)
-        assert narrow.get(other, timeout=60) == 2
+        assert narrow.get(other, timeout=PATIENCE) == 2
 
     def test_a_cancelled_stream_ends_with_the_cancellation_and_closes_its_generator(
         self, context: JobContext, gate: Note

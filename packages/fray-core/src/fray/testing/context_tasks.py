@@ -16,6 +16,7 @@ from fray._discovery.current import get_job_context
 from fray._values.errors import TaskError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures, needs
+from fray.testing.gates import PATIENCE
 from fray.testing.notes import Note, NoteServer
 
 
@@ -57,7 +58,7 @@ class ReferenceContract(ContextFixtures):
 
     def test_a_function_may_hold_references(self, context: JobContext) -> None:
         def holding(ref: object) -> Callable[[], object]:
-            return lambda: get_job_context().get(ref, timeout=60)
+            return lambda: get_job_context().get(ref, timeout=PATIENCE)
 
         refs = [context.run(holding(context.put(number))) for number in range(3)]
         refs += [context.run(partial(tasks.get_with, context, [context.run(tasks.add, 2, 1)]))]
@@ -89,7 +90,7 @@ class ReferenceContract(ContextFixtures):
         future: Future[int] = Future()
         dependents = [narrow.create_task(tasks.add, future, index) for index in range(20)]
         # The only worker is free: this would never end if a dependent sat on it.
-        assert narrow.get(narrow.run(tasks.add, 1), timeout=60) == 2
+        assert narrow.get(narrow.run(tasks.add, 1), timeout=PATIENCE) == 2
         threading.Timer(0, future.set_result, [100]).start()
         assert narrow.get(dependents) == list(range(100, 120))
 
@@ -172,7 +173,7 @@ class ErrorContract(ContextFixtures):
             context.get(context.run(refuse))
         error: Any = caught.value
         if self.EXCEPTIONS_HOLD_REFERENCES:
-            assert context.get(error.ref, timeout=60) == "half"
+            assert context.get(error.ref, timeout=PATIENCE) == "half"
         else:
             assert isinstance(error, TaskError)
 
@@ -238,7 +239,7 @@ class NestingContract(ContextFixtures):
         if not self.can.nested_threads:
             self.moot("nested_threads")
             return
-        assert narrow.get(narrow.run(tasks.sum_by_threads, 3), timeout=60) == 3
+        assert narrow.get(narrow.run(tasks.sum_by_threads, 3), timeout=PATIENCE) == 3
 
     def test_a_reference_made_inside_a_task_is_good_outside(self, context: JobContext) -> None:
         def make() -> list[object]:

@@ -8,6 +8,7 @@ import pytest
 from fray._contracts.context import JobContext
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.gates import PATIENCE
 from fray.testing.notes import Note
 
 
@@ -49,7 +50,7 @@ class WaitContract(ContextFixtures):
 
     def test_a_failure_is_ready(self, context: JobContext) -> None:
         failed = context.run(tasks.fail, "x")
-        assert context.wait([failed], timeout=60) == ([failed], [])
+        assert context.wait([failed], timeout=PATIENCE) == ([failed], [])
 
     def test_it_wakes_when_one_of_many_is_done(self, context: JobContext) -> None:
         refs = [context.run(tasks.add, index) for index in range(200)]
