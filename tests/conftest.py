@@ -55,6 +55,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def no_fray_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start each test without the `FRAY_*` variables of the developer's shell."""
-    for name in [name for name in os.environ if name.startswith("FRAY_")]:
+    """Start each test without the `FRAY_*` variables of the developer's shell.
+
+    But for the patience of the tests: nodes that a test adds have it from here.
+    """
+    for name in [name for name in os.environ if name.startswith("FRAY_") and name != "FRAY_TEST_PATIENCE"]:
         monkeypatch.delenv(name)

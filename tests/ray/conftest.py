@@ -7,6 +7,7 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 # As early: a machine that is busy takes longer than 30 s to start a node.
 os.environ["RAY_raylet_start_wait_time_s"] = "300"  # noqa: SIM112 - how Ray spells it
 os.environ["RAY_DASHBOARD_STARTUP_TIMEOUT_S"] = "300"
+os.environ["RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"] = "300"
 # Where two cores run two clusters and more beside them, a node with its first worker takes a minute.
 os.environ["FRAY_TEST_PATIENCE"] = "200"
 
@@ -20,7 +21,6 @@ import pytest
 import ray
 
 from fray.testing.cluster import until
-from fray.testing.cluster_fixtures import running
 from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 
@@ -109,7 +109,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     hosts = Hosts(tmp_path)
     yield hosts
     hosts.go()
-    until(lambda: not any(map(running, hosts.pids())), "no host is left")
+    until(lambda: not hosts.living(), "no host is left")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from fray import ActorDiedError, ActorNotFoundError, ActorOptions, JobContext, create_context
-from fray.backend import process_tree
 from fray.testing.context import ContextFixtures  # noqa: F401 - it registers what pytest rewrites
 from fray.testing.gates import Gate
 from fray.testing.tasks import Counter, hold
@@ -113,34 +112,32 @@ def test_the_names_of_a_context_are_free_when_it_has_ended(ray_cluster: LocalRay
 
 def test_a_context_ends_when_the_head_has_freed_its_names(ray_cluster: LocalRayCluster) -> None:
     """Ray only sends that an actor is to end, and another program may ask for the name first."""
-    mine = process_tree.with_variable("RAY_TMPDIR", os.environ["RAY_TMPDIR"])
-    (gcs,) = (pid for pid in mine if "/gcs_server" in process_tree.command_of(pid)[0])
+    from job_processes import gcs  # here: workers import this file, and no helpers
+
+    head = gcs()
     goes_on = threading.Event()
 
     def go_on() -> None:
         goes_on.set()
-        os.kill(gcs, signal.SIGCONT)
+        os.kill(head, signal.SIGCONT)
 
     with create_context(f"ray?address={ray_cluster.address}&namespace=ends") as context:
         counter = context.create_actor(Counter, name="slowly")
         assert context.get(counter.increment(), timeout=200) == 1
         later = threading.Timer(2.0, go_on)
+        os.kill(head, signal.SIGSTOP)  # first: else a timer that is early leaves it stopped for ever
         later.start()
-        os.kill(gcs, signal.SIGSTOP)
     assert goes_on.is_set()
     later.join()
 
 
 def test_a_context_without_names_does_not_wait_for_the_head(ray_cluster: LocalRayCluster) -> None:
-    mine = process_tree.with_variable("RAY_TMPDIR", os.environ["RAY_TMPDIR"])
-    (gcs,) = (pid for pid in mine if "/gcs_server" in process_tree.command_of(pid)[0])
+    from job_processes import gcs, paused
+
     context = create_context(f"ray?address={ray_cluster.address}")
     counter = context.create_actor(Counter)
     assert context.get(counter.increment(), timeout=200) == 1
-    os.kill(gcs, signal.SIGSTOP)
-    try:
+    with paused(gcs()):
         start = time.monotonic()
         context.shutdown()
         assert time.monotonic() - start < 5.0
-    finally:
-        os.kill(gcs, signal.SIGCONT)

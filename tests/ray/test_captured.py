@@ -191,7 +191,9 @@ def test_the_object_goes_when_the_task_has_ended(
     assert len(context.get(result, timeout=SOON)) == 2_000_000
 
     def is_stored() -> bool:
-        stored = list_objects(address=ray_cluster.dashboard, limit=10_000, raise_on_missing_output=False)
+        stored = list_objects(
+            address=ray_cluster.dashboard, limit=10_000, timeout=200, raise_on_missing_output=False
+        )
         return any(each.object_id == name for each in stored)
 
     until(lambda: not is_stored(), "the object is freed")

@@ -18,7 +18,7 @@ from fray import ClusterUnavailableError, FrayError, JobRequest, JobStatus, Unsu
 from fray.cluster import Entrypoint, create_environment
 from fray_ray import RayCluster
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(480)
 TOKEN = "0123456789abcdef-never-to-be-seen"  # not secret: of a cluster that lives for this file
 SERVER = """
     import json, os, sys
@@ -34,7 +34,11 @@ SERVER = """
 
 
 # How long a busy machine may take to start a node: see conftest.
-PATIENCE = {"RAY_raylet_start_wait_time_s", "RAY_DASHBOARD_STARTUP_TIMEOUT_S"}
+PATIENCE = {
+    "RAY_raylet_start_wait_time_s",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S",
+    "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT",
+}
 
 
 def environment(**changes: str) -> dict[str, str]:

@@ -160,7 +160,7 @@ def test_rays_state_names_the_function_of_the_user(ray_cluster: LocalRayCluster,
 
     context.get(context.run(with_a_name_of_its_own))
     its_name: Any = [("name", "=", with_a_name_of_its_own.__qualname__)]
-    where: Any = {"address": ray_cluster.dashboard, "raise_on_missing_output": False}
+    where: Any = {"address": ray_cluster.dashboard, "timeout": 200, "raise_on_missing_output": False}
     found = until(lambda: list_tasks(filters=its_name, **where), "the task in Ray's table")
     assert found[0].func_or_class_name == "with_a_name_of_its_own"  # as Ray's warnings call it
 
@@ -176,7 +176,7 @@ def test_rays_state_names_the_class_of_the_user_and_its_methods(
     actor = context.create_actor(WithANameOfItsOwn)
     context.get(actor.method())
     its_class: Any = [("class_name", "=", "WithANameOfItsOwn")]
-    where: Any = {"address": ray_cluster.dashboard, "raise_on_missing_output": False}
+    where: Any = {"address": ray_cluster.dashboard, "timeout": 200, "raise_on_missing_output": False}
     until(lambda: list_actors(filters=its_class, **where), "the actor in Ray's table")
     its_name: Any = [("name", "=", "WithANameOfItsOwn.method")]
     until(lambda: list_tasks(filters=its_name, **where), "the call in Ray's table")

@@ -272,7 +272,7 @@ def test_replicas_that_leave_a_drained_node_run_on_another_before_it_has_gone(
     until(lambda: all(path.exists() for path in up), "they run")
     ray_cluster.drain_node(first, seconds=3600.0)
     second = ray_cluster.add_node(num_cpus=2, memory=64 * 2**30)
-    info = cluster.wait(job_id, timeout=100)
+    info = cluster.wait(job_id, timeout=200)
     assert info.status is JobStatus.SUCCEEDED, info.error_message
     assert [[each.reason for each in task.previous] for task in info.tasks] == [
         [ExitReason.PREEMPTED]
@@ -280,6 +280,9 @@ def test_replicas_that_leave_a_drained_node_run_on_another_before_it_has_gone(
     assert first in ray_cluster.node_ids()
     ray_cluster.kill_node(first)
     ray_cluster.kill_node(second)
+
+
+UP = "up, and no more on this line"
 
 
 def write_pid_then_wait(written: Path, ends_with: int) -> None:
@@ -294,6 +297,7 @@ def write_pid_then_wait(written: Path, ends_with: int) -> None:
     if ends_with > 0:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(ends_with))
     rank = os.environ["FRAY_REPLICA_ID"]
+    print(UP, end="", flush=True)
     draft = written.with_name(f"draft-{rank}")
     draft.write_text(str(os.getpid()))
     draft.rename(f"{written}-{rank}")
@@ -308,6 +312,12 @@ def end_by_sigterm(written: Path) -> None:
     supervisor = parent(pid)
     os.kill(pid, signal.SIGTERM)
     until(lambda: not alive(pid) and not alive(supervisor), "it has ended")
+
+
+def end_is_known(cluster: RayCluster, job_id: str) -> bool:
+    """Whether the scheduler knows how the program has ended: it has completed its last line then."""
+    (log,) = cluster.poll(job_id).logs
+    return f"{UP}\n" in Path(log).read_text()
 
 
 @pytest.mark.parametrize(("gang", "code"), [(False, -signal.SIGTERM), (True, 143)], ids=["alone", "gang"])
@@ -326,6 +336,8 @@ def test_a_replica_whose_program_is_signalled_just_before_its_node_goes_was_pree
     )
     job_id = cluster.launch(request)
     end_by_sigterm(written)
+    # Its node goes a moment later, when its end has been reported: Ray's workers end with a raylet.
+    until(lambda: end_is_known(cluster, job_id), "the end of the program is known")
     ray_cluster.kill_node(first)
 
     def preempted() -> bool:

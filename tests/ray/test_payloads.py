@@ -41,6 +41,8 @@ def test_of_large_functions_the_latest_are_kept_here_in_the_store_and_in_the_wor
         del function
         gc.collect()
         assert sum(each() is not None for each in made) <= 2
-        stored = list_objects(address=ray_cluster.dashboard, limit=10_000, raise_on_missing_output=False)
+        stored = list_objects(
+            address=ray_cluster.dashboard, limit=10_000, timeout=200, raise_on_missing_output=False
+        )
         mine = {each.object_id for each in stored if each.pid == os.getpid() and each.object_size > LARGE}
         assert 1 <= len(mine) <= 2

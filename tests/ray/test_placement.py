@@ -80,7 +80,7 @@ def test_a_replicas_context_is_in_the_group_of_its_job(ray_cluster: LocalRayClus
         entrypoint = Entrypoint.from_callable(print_groups)
         request = JobRequest("inside", entrypoint, resources=ResourceConfig(cpu=2))
         job_id = cluster.launch(request)
-        info = cluster.wait(job_id, timeout=100)
+        info = cluster.wait(job_id, timeout=200)
         assert info.status is JobStatus.SUCCEEDED, info.error_message
         assert "all inside, threads for numpy: 2" in "".join(cluster.monitor(job_id))
 

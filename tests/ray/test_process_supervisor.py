@@ -187,7 +187,8 @@ def test_a_member_of_a_gang_that_brings_its_ray_ends_as_its_program_and_by_no_si
         assert (ended.returncode, ended.stdout.split()) == (-ends_by, ["SIG_DFL"] * 2)
     finally:
         for pid in with_variable(JOB_VARIABLE, os.fspath(tmp_path)):
-            kill(pid)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                kill(pid)
 
 
 def test_a_replica_whose_actor_is_killed_was_lost_and_runs_again_on_the_budget_of_failures(

@@ -54,7 +54,7 @@ def leave(*_):
     (folder / f"saved-{rank}").touch()
     sys.exit(0)
 signal.signal(signal.SIGTERM, leave)
-draft = folder / f"draft-{rank}"
+draft = folder / f"draft-{rank}-{attempt}"
 draft.write_text(str(os.getpid()))
 draft.rename(folder / f"up-{rank}-{attempt}")
 number = 0
@@ -266,7 +266,7 @@ def test_a_shorter_grace_ends_a_sweep_that_is_being_stopped(
         patient = pool.submit(joined_cluster.terminate, sweep, 600.0)
         until((tmp_path / "told").exists, "it has SIGTERM", 60)
         joined_cluster.terminate(sweep, grace=0.5)
-        patient.result(60)
+        patient.result(200)
     assert joined_cluster.poll(sweep).progress == {"stopped": 2}
     assert not any(alive(int(path.name.removeprefix("up-"))) for path in tmp_path.glob("up-*"))
 
@@ -380,7 +380,7 @@ def test_a_job_takes_room_that_was_kept_for_an_earlier_one_when_that_has_ended(
     until(lambda: waits(late), "and the other")
     (tmp_path / "of three" / "go").touch()
     assert joined_cluster.wait(early, timeout=200).status is JobStatus.SUCCEEDED
-    assert joined_cluster.wait(late, timeout=100).status is JobStatus.SUCCEEDED
+    assert joined_cluster.wait(late, timeout=200).status is JobStatus.SUCCEEDED
     for name, job_id in holders.items():
         (tmp_path / name / "go").touch()
         assert joined_cluster.wait(job_id, timeout=200).status is JobStatus.SUCCEEDED

@@ -121,7 +121,7 @@ def test_a_job_that_has_room_when_its_scheduler_comes_up_starts(
         node = ray_cluster.add_node(num_cpus=60)
         until(lambda: is_placed(job_id), "it has room", 200)
         kill(before)
-    info = joined_cluster.wait(job_id, timeout=120)
+    info = joined_cluster.wait(job_id, timeout=200)
     ray_cluster.kill_node(node)
     assert info.status is JobStatus.SUCCEEDED, info.error_message
 
@@ -227,7 +227,10 @@ def test_words_of_a_class_of_the_users_are_plain_text_for_the_scheduler(joined_c
 
 
 def test_a_retry_asks_for_secrets_also_when_the_scheduler_was_killed_at_the_jobs_end(
-    joined_cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    joined_cluster: RayCluster,
+    ray_cluster: LocalRayCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun, gate = Gate(tmp_path / "begun"), Gate(tmp_path / "gate")
     on_exit = f"touch {begun.path}; timeout 300 sh -c 'until test -e {gate.path}; do sleep 0.1; done'"
@@ -239,6 +242,8 @@ def test_a_retry_asks_for_secrets_also_when_the_scheduler_was_killed_at_the_jobs
     kill_scheduler()
     gate.open()
     assert joined_cluster.wait(job_id, timeout=200).status is JobStatus.FAILED
+    table = JobSubmissionClient(ray_cluster.dashboard)
+    until(lambda: table.get_job_status(job_id).is_terminal(), "Ray knows it too", 200)
     with pytest.raises(ValueError, match="SERVICE_API_KEY"):
         joined_cluster.retry(job_id)
     monkeypatch.setenv("SERVICE_API_KEY", "abc-12345")
@@ -296,7 +301,7 @@ def test_a_request_to_stop_a_member_that_was_read_when_the_scheduler_was_killed_
             continue
         kill(reader)
         for stop in stops:
-            stop.result(90)
+            stop.result(200)
     gate.open()
     info = joined_cluster.wait(sweep, timeout=200)
     assert info.progress == {"succeeded": 1, "stopped": 23}

@@ -94,10 +94,9 @@ def test_output_that_nobody_takes_waits_in_the_program() -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    count = 0
-    while added.acquire(timeout=0.5):
-        count += 1
-    assert count == 16, "a mebibyte"
+    for _ in range(16):  # a mebibyte
+        assert added.acquire(timeout=60)
+    assert not added.acquire(timeout=0.5)
     outbox.after(0, 1, None, 0.0)
     assert added.acquire(timeout=60)
     assert not added.acquire(timeout=0.2)

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from gang_hosts import Hosts, host, left_in_ray
+from gang_hosts import Hosts, host, left_in_ray, lives
 
 from fray.cluster import ExitReason, JobInfo, JobRequest, JobStatus, ResourceConfig, TpuConfig
 from fray.testing.cluster import until
-from fray.testing.cluster_fixtures import running
 from fray_ray import RayCluster, run_on_pod
 from fray_ray.testing import LocalRayCluster
 
@@ -52,7 +51,7 @@ def await_running(cluster: RayCluster, hosts: Hosts, job_id: str, after: int) ->
 
 def alive(told: dict[int, dict[str, str]]) -> bool:
     """Whether one of these hosts is still there."""
-    return any(running(int(one["pid"])) for one in told.values())
+    return any(map(lives, told.values()))
 
 
 def reasons(info: JobInfo) -> list[list[ExitReason | None]]:

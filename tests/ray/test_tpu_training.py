@@ -28,7 +28,7 @@ def train(cluster: RayCluster, folder: Path, *more: str) -> str:
     environment = create_environment(env_vars={"JAX_PLATFORMS": "cpu"})  # these slices have no chips
     request = JobRequest(
         "train",
-        Entrypoint.from_binary(sys.executable, [str(PROGRAM), str(folder), "--steps", "60", *more]),
+        Entrypoint.from_binary(sys.executable, [str(PROGRAM), str(folder), "--steps", "120", *more]),
         resources=ResourceConfig(device=TpuConfig("v4-16")),
         environment=environment,
     )

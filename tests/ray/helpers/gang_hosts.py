@@ -1,13 +1,14 @@
 """What the hosts of a test's gang do, how the test talks to them, and what is left of them in Ray."""
 
 import atexit
+import contextlib
 import faulthandler
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,10 +16,10 @@ import ray as typed_ray
 from ray._private.state import state
 from ray.util import placement_group_table
 
+from fray.backend import process_tree
 from fray.cluster import Entrypoint
 from fray.job import preemption_notice
 from fray.testing.cluster import until
-from fray.testing.cluster_fixtures import running
 
 ray: Any = typed_ray
 _TOLD = ("FRAY_", "MEGASCALE_", "JAX_", "TPU_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
@@ -34,13 +35,15 @@ def host(folder: Path) -> str:
 
     signal.signal(signal.SIGTERM, save)
     told = {name: value for name, value in os.environ.items() if name.startswith(_TOLD)}
-    told["pid"] = str(pid)
+    me = process_tree.identify(pid)
+    assert me is not None
+    told |= {"pid": str(pid), "started": str(me.started)}
     draft = folder / f"draft-{pid}"
     draft.write_text(json.dumps(told))
     draft.rename(folder / f"up-{pid}")
     while not (folder / "go").exists():
         order = folder / f"order-{rank}"
-        if order.exists():
+        with contextlib.suppress(FileNotFoundError):  # there is none, or it was withdrawn
             what = order.read_text()
             if what == "deaf":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -99,6 +102,12 @@ def _heed(saved: Path, obeys: Callable[[], None]) -> NoReturn:
     sys.exit(0)
 
 
+def lives(told: Mapping[str, str]) -> bool:
+    """Whether a host still runs, by what it told: its number may be another process's or thread's by now."""
+    found = process_tree.identify(int(told["pid"]))
+    return found is not None and str(found.started) == told["started"]
+
+
 class Hosts:
     """The hosts of one gang, as a test sees them: through a folder."""
 
@@ -111,20 +120,20 @@ class Hosts:
 
     def living(self) -> dict[int, dict[str, str]]:
         """The variables of those that run now, by rank."""
-        found = {}
-        for path in self.folder.glob("up-*"):
-            if running(int(path.name.removeprefix("up-"))):
-                told = json.loads(path.read_text())
-                found[int(told["FRAY_REPLICA_ID"])] = told
-        return found
+        return {int(told["FRAY_REPLICA_ID"]): told for told in self._told() if lives(told)}
 
     def pids(self) -> list[int]:
         """All that there ever were."""
-        return [int(path.name.removeprefix("up-")) for path in self.folder.glob("up-*")]
+        return [int(told["pid"]) for told in self._told()]
+
+    def _told(self) -> list[dict[str, str]]:
+        return [json.loads(path.read_text()) for path in self.folder.glob("up-*")]
 
     def await_up(self, count: int) -> dict[int, dict[str, str]]:
-        until(lambda: len(self.living()) == count, f"{count} hosts run")
-        return self.living()
+        def all_up() -> dict[int, dict[str, str]]:
+            return living if len(living := self.living()) == count else {}
+
+        return until(all_up, f"{count} hosts run")
 
     def saved(self) -> set[int]:
         """The ranks of those that had SIGTERM, and time to note it."""

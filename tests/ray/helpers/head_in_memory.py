@@ -49,7 +49,7 @@ class HeadInMemory:
 
     @property
     def packages(self) -> dict[str, bytes]:
-        found = self._data.get(None, {})
+        found = dict(self._data.get(None, {}))  # a copy, in one step: the scheduler is another thread
         return {name.removeprefix("gcs://"): data for name, data in found.items()}
 
     def put(self, name: str, data: bytes) -> None:
@@ -69,16 +69,17 @@ class HeadInMemory:
         """Remove a job from the job table."""
         self._data[b"job"].pop(_JOB + submission, None)
 
-    def _note(self, what: str, key: str) -> None:
+    def _note(self, what: str, key: str) -> str:
         call = f"{what} {key.removeprefix('gcs://')}"
         self.calls.append(call)
         if call in self.broken:
             raise RuntimeError(f"the head's store is away: {call}")
+        return call
 
     def _get(self, key: str, *, namespace: bytes | None = None) -> bytes | None:
-        self._note("get", key)
+        call = self._note("get", key)
         found = self._data.get(namespace, {}).get(key)
-        self.then.pop(self.calls[-1], lambda: None)()
+        self.then.pop(call, lambda: None)()
         return found
 
     def _put(self, key: str, value: bytes, *, namespace: bytes | None = None) -> None:
@@ -92,7 +93,7 @@ class HeadInMemory:
     def _list(self, prefix: str, *, namespace: bytes | None = None) -> list[bytes]:
         time.sleep(self.away_for)
         self.away_for = 0.0
-        return [key.encode() for key in self._data.get(namespace, {}) if key.startswith(prefix)]
+        return [key.encode() for key in list(self._data.get(namespace, {})) if key.startswith(prefix)]
 
 
 class Context:

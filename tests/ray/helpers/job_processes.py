@@ -42,8 +42,8 @@ def _one(what: str, is_it: Callable[[int, list[bytes]], bool]) -> int:
     def found() -> list[int]:
         return [pid for pid, words in _of_this_cluster().items() if is_it(pid, words)]
 
-    until(lambda: len(found()) == 1, f"{what} runs", 200)
-    return found()[0]
+    (pid,) = until(lambda: pids if len(pids := found()) == 1 else [], f"{what} runs", 200)
+    return pid
 
 
 def scheduler(*, but: int = 0) -> int:
@@ -63,6 +63,11 @@ def end_scheduler() -> None:
     before = scheduler()
     ray.kill(ray.get_actor(f"scheduler-{version('fray-ray')}", "fray"))
     until(lambda: not alive(before), "the scheduler is gone")
+
+
+def gcs() -> int:
+    """The GCS of the cluster: the store and the directory of the head."""
+    return _one("the GCS", lambda _, words: words[0].endswith(b"/gcs_server"))
 
 
 def dashboard() -> int:
