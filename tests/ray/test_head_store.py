@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import ray
@@ -32,6 +32,7 @@ from fray.backend import AttemptEnd, Begin, Ended, Placed
 from fray.cluster import Endpoint, ExitReason, JobId, JobStatus
 from fray.testing.gates import until
 from fray_ray._head import job_process
+from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.descendants import end_family
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
@@ -40,9 +41,11 @@ from fray_ray._head.kept import forget_oldest, forget_orphans
 from fray_ray._head.lost_nodes import LostNodes
 from fray_ray._head.nodes import gone_of, watch_draining
 from fray_ray._head.output import LogFile
+from fray_ray._head.ray_job import RayJob
 from fray_ray._head.record import JobRecord
 from fray_ray._head.reservation import Reservation
 from fray_ray._job_table import info_in
+from fray_ray._queued_job import QueuedJob
 from fray_ray._sweep_plan import Member, SweepPlan
 
 DESCENDANTS = "fray_ray._head.descendants"
@@ -104,6 +107,27 @@ class Refusing:
 
     def submit(self, *_: Any) -> None:
         raise RuntimeError("the agent is out of order")
+
+
+def test_a_job_that_waited_has_an_entry_while_ray_takes_it(head: HeadInMemory) -> None:
+    seen: list[tuple[bool, Any]] = []
+
+    class Looking(Refusing):
+        def client(self) -> "Looking":
+            return self
+
+        def submit(self, *told: Any) -> None:
+            standing = head.entry("train-1.starting") or {}
+            seen.append((head.entry("train-1") is None, standing["metadata"]["fray.job_id"]))
+            super().submit(*told)
+
+    metadata = {"fray.job_id": "train-1", "fray.name": "train", "fray.replicas": "1"}
+    job = QueuedJob(command="true", metadata=metadata, runtime_env={}, first=None)
+    ray_job = RayJob("train-1", job, cast("Dashboard", Looking()), "head", submitted=False)
+    ray_job.show_waiting()
+    assert "out of order" in str(asyncio.run(ray_job.begin()))
+    assert seen == [(True, "train-1")]
+    assert head.entry("train-1.starting") is None
 
 
 def test_a_sweep_that_ray_does_not_take_can_be_run_again(

@@ -66,6 +66,21 @@ def test_a_job_keeps_its_place_in_the_list_when_ray_starts_its_process(table: Fa
     assert found(table, "waited-1").submitted_at == 0.5
 
 
+def test_a_job_is_in_lists_while_ray_takes_it(table: FakeDashboard) -> None:
+    """Ray takes no job whose id its table has: meanwhile the entry of one that waited is under another id."""
+    add(table, "waited-1", "PENDING", waits="1")
+    standing = table.entries.pop("waited-1")
+    table.add("waited-1.starting", "PENDING", standing["metadata"], start_time=1_000)
+    cluster = RayCluster(table.url)
+
+    def listed() -> list[tuple[str, JobStatus]]:
+        return [(info.job_id, info.status) for info in cluster.list_jobs()]
+
+    assert listed() == [("waited-1", JobStatus.PENDING)]
+    add(table, "waited-1", state="running")
+    assert listed() == [("waited-1", JobStatus.RUNNING)]
+
+
 @pytest.mark.parametrize(("status", "state"), [("RUNNING", "running"), ("SUCCEEDED", "succeeded")])
 def test_a_run_that_succeeded_or_goes_on_is_the_last(table: FakeDashboard, status: str, state: str) -> None:
     add(table, "a-1", status, state=state)

@@ -43,6 +43,8 @@ _ABOUT, _TRIES, KEY, ENDPOINTS, KEPT = (
 )
 WAITS = "fray.waits"
 """In an entry that the scheduler wrote: Ray has not been given the job yet, and it has not ended."""
+STARTS = ".starting"
+"""Follows the submission, for the entry of a job that has waited, while Ray makes an entry of its own."""
 SINCE = "fray.since"
 """In an entry of Ray's own: when that of the job as one that waited was made, in milliseconds."""
 _LARGEST = 100_000  # bytes of metadata in JSON: Ray passes them on in one variable, and Linux takes 128 KiB
@@ -71,6 +73,11 @@ class JobEntry:
     runtime_env: Mapping[str, Any]
     node: str = ""
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is that of a job that waits, and not Ray's own: see `is_waiting`."""
+        return WAITS in self.metadata
+
     @classmethod
     def of(cls, data: Any) -> "JobEntry":
         """Read Ray's entry of a job: over HTTP, or in the head's store.
@@ -82,7 +89,7 @@ class JobEntry:
         metadata, environment = said.get("metadata"), said.get("runtime_env")
         pairs = metadata.items() if isinstance(metadata, dict) else ()
         return cls(
-            submission=_text(said.get("submission_id")),
+            submission=_text(said.get("submission_id")).removesuffix(STARTS),
             status=PENDING if is_waiting(said) else _text(said.get("status")),
             metadata={key: value for key, value in pairs if isinstance(value, str)},
             message=_text(said.get("message")),

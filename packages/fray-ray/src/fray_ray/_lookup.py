@@ -87,7 +87,8 @@ def jobs_in(entries: Iterable[JobEntry]) -> list[tuple[JobInfo, JobEntry]]:
 def latest(entries: Iterable[JobEntry]) -> dict[JobId, tuple[JobInfo, JobEntry]]:
     """Return the jobs that entries are of, each with its latest run."""
     found: dict[JobId, tuple[JobInfo, JobEntry]] = {}
-    for info, entry in jobs_in(entries):
+    # Of a job that starts there may be two: Ray's own comes first.
+    for info, entry in jobs_in(sorted(entries, key=lambda entry: entry.waits)):
         known = found.get(info.job_id)
         if known is None or tries_of(known[1]) < tries_of(entry):
             found[info.job_id] = info, entry

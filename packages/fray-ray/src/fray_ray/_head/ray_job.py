@@ -17,7 +17,7 @@ from fray.cluster import JobStatus
 from fray_ray._head.asides import aside
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink
-from fray_ray._job_table import SINCE, TERMINAL, WAITS, JobEntry, is_waiting, taken_at
+from fray_ray._job_table import SINCE, STARTS, TERMINAL, WAITS, JobEntry, is_waiting, taken_at
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.family import supervisor_is_gone
 from fray_ray._ray_internals.kv import (
@@ -139,6 +139,12 @@ class RayJob:
                 return
 
     def _post(self) -> None:
+        try:
+            self._give_to_ray()
+        finally:
+            delete_table_entry(self._submission + STARTS)
+
+    def _give_to_ray(self) -> None:
         queued, metadata = self._queued, for_ray(self._queued.metadata)
         client = self._dashboard.client()
         for last in (False, False, True):
@@ -146,6 +152,7 @@ class RayJob:
             if entry is not None and is_waiting(entry):
                 # Of launches with one key the first stays: Ray's own entry must not make the job a later one.
                 metadata[SINCE] = str(taken_at(JobEntry.of(entry)))
+                write_table_entry(self._submission + STARTS, entry)  # or no list would have the job meanwhile
                 delete_table_entry(self._submission)
             elif entry is not None and is_nobodys(entry):
                 delete_table_entry(self._submission)
@@ -211,6 +218,7 @@ class RayJob:
         """
         if self._submitting is not None:
             await self._submitting
+        delete_table_entry(self._submission + STARTS)  # of a scheduler that was killed just then
         self.show_waiting()
         if self.submitted and (self.link is not None or await self.begin() is None):
             return
