@@ -254,8 +254,9 @@ def test_a_future_that_is_passed_when_the_process_that_kept_others_has_died_arri
         with paused(gcs()) if known == "late" else contextlib.nullcontext():
             for pid in kept:
                 os.kill(pid, signal.SIGKILL)
-            with pytest.raises(WorkerDiedError, match="future"):
-                context.get(ref, timeout=200)
+            context.wait([ref], timeout=5.0)  # Ray asks the head for one second
+        with pytest.raises(WorkerDiedError, match="future"):
+            context.get(ref, timeout=200)
         ref = context.run(distance, later)
     finally:
         lost.set_result(-1)
