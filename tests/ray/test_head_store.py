@@ -34,6 +34,7 @@ from fray.testing.gates import until
 from fray_ray._head import job_process
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.descendants import end_family
+from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
 from fray_ray._head.job_run import JobRun
@@ -48,6 +49,7 @@ from fray_ray._job_table import info_in
 from fray_ray._queued_job import QueuedJob
 from fray_ray._sweep_plan import Member, SweepPlan
 
+STANDING = "_ray_internal_job_info_train-1.starting"
 DESCENDANTS = "fray_ray._head.descendants"
 
 
@@ -127,6 +129,33 @@ def test_a_job_that_waited_has_an_entry_while_ray_takes_it(head: HeadInMemory) -
     ray_job.show_waiting()
     assert "out of order" in str(asyncio.run(ray_job.begin()))
     assert seen == [(True, "train-1")]
+    assert head.entry("train-1.starting") is None
+
+
+def test_a_job_that_ray_has_taken_runs_although_the_head_is_away_then(head: HeadInMemory) -> None:
+    class Away(Taking):
+        def client(self) -> "Away":
+            return self
+
+        def submit(self, *_: Any) -> None:
+            head.add_entry("train-1", {"status": "RUNNING", "metadata": metadata})
+            head.broken = {f"del {STANDING}"}
+
+    metadata = {"fray.job_id": "train-1", "fray.name": "train", "fray.replicas": "1"}
+    job = QueuedJob(command="true", metadata=metadata, runtime_env={}, first=None)
+    ray_job = RayJob("train-1", job, cast("Dashboard", Away()), "head", submitted=False)
+
+    async def run() -> str | None:
+        ray_job.show_waiting()
+        begun = asyncio.create_task(ray_job.begin())
+        while f"del {STANDING}" not in head.calls:
+            await asyncio.sleep(0.01)
+        ray_job.attach(cast("DriverLink", None))
+        return await begun
+
+    assert asyncio.run(run()) is None
+    head.broken = set()
+    asyncio.run(ray_job.settle(JobStatus.SUCCEEDED, None))
     assert head.entry("train-1.starting") is None
 
 

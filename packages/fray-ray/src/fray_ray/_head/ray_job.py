@@ -6,6 +6,7 @@ attached    the process is there
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -142,7 +143,9 @@ class RayJob:
         try:
             self._give_to_ray()
         finally:
-            delete_table_entry(self._submission + STARTS)
+            # Where the head is away `settle` deletes it.
+            with contextlib.suppress(RuntimeError, OSError, RayError):
+                delete_table_entry(self._submission + STARTS)
 
     def _give_to_ray(self) -> None:
         queued, metadata = self._queued, for_ray(self._queued.metadata)
