@@ -38,8 +38,8 @@ class ResourceConfig:
         ram: Memory, in the form of `format_size`.
         disk: Disk space, in the form of `format_size`.
         device: The accelerator of each replica.
-        replicas: How many run; or the numbers that are acceptable, the preferred one first. Of TPU
-            slices a job gets the largest acceptable number that is free when it starts.
+        replicas: How many run; or the numbers that are acceptable, the preferred one first. A local
+            job gets the first for which there is room, a gang on Ray the largest; all else the first.
             A replica of a TPU job is a slice.
         preemptible: Whether it may run on machines that can be taken away.
         regions: Where it may run, the preferred one first; None for anywhere.

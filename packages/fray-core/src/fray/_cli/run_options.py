@@ -23,7 +23,8 @@ _OPTIONS = [
     _option("--name", help="The job's name, with which its id begins; by default made from the command."),
     _option(
         "-n", "--replicas", default="1", show_default=True, metavar="N",
-        help="How many replicas; with --tpu, how many slices. 4,2: either, the first preferred.",
+        help="How many replicas; with --tpu, how many slices. "
+        "4,2: either (local: the first for which there is room; Ray: the largest).",
     ),
     _option("--cpu", type=float, default=1, show_default=True, help="CPUs of each replica."),
     _option("--ram", default="1g", show_default=True, help="Memory of each replica, e.g. 512m or 8g."),
