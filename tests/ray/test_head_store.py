@@ -19,7 +19,7 @@ import ray
 from head_in_memory import (
     SCHEDULER,
     Context,
-    FullCluster,
+    EmptyCluster,
     HeadInMemory,
     driver_of,
     plan_of,
@@ -528,13 +528,6 @@ def test_what_is_shown_of_a_replica_is_made_again_only_where_it_has_changed(
     assert later.previous[0] is tasks[0].previous[0]
     record.ports[0, 3] = {"http": 81}
     assert board.info.tasks[0].ports == {"http": 81}
-
-
-class EmptyCluster(FullCluster):
-    """The line for a cluster that has room for all."""
-
-    async def find(self, *_: Any) -> None:
-        """Return at once."""
 
 
 def test_a_job_runs_in_rays_table_before_its_first_attempt_begins(

@@ -30,6 +30,7 @@ MODULES = {
     "tests/ray/test_futures.py": "a finalizer on Ray's own thread, which the collector chooses",
     "tests/ray/test_head_store.py": "what a scheduler does with a store that others left half done",
     "tests/ray/test_installing.py": "what pip and uv say when they fail, which takes Ray a minute each",
+    "tests/ray/test_interrupted_pod.py": "an interrupt in the instant before a gang has begun",
     "tests/ray/test_job_metrics.py": "counts of many attempts, each of which takes a second to run",
     "tests/ray/test_line.py": "a model of the order among gangs: schedules of many jobs, drawn at random",
     "tests/ray/test_ray_internals.py": "each call of Ray's that is not public",

@@ -126,6 +126,13 @@ class FullCluster:
         """Nothing changes."""
 
 
+class EmptyCluster(FullCluster):
+    """The line for a cluster that has room for all."""
+
+    async def find(self, *_: Any) -> None:
+        """Return at once."""
+
+
 @contextlib.contextmanager
 def scheduler_of(head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Scheduler]:
     """Run a scheduler on a store, on a thread of its own; the logs of its jobs are in the folder."""

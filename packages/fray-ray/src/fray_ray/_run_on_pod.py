@@ -1,6 +1,7 @@
 """Functions on TPU slices, for code that is inside a Ray job: no job of its own, the same gang."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import pickle
@@ -92,14 +93,14 @@ def run_on_pod(
 
 def _run(plan: Plan) -> list[Any]:
     gang = _Gang(plan)
-    gang.start()
     try:
-        while gang.is_alive():
-            gang.join(_LOOK)
-    finally:
-        if gang.is_alive():  # interrupted
-            gang.stop(_GRACE)
-            gang.join(2 * _GRACE)
+        gang.start()
+        while not gang.ended.wait(_LOOK):
+            pass  # a signal that another thread receives does not end a wait
+    except BaseException:  # interrupted, maybe while the thread starts
+        gang.stop(_GRACE)
+        gang.ended.wait(2 * _GRACE)
+        raise
     if gang.error is not None:
         raise gang.error
     status, _, message = gang.verdict
@@ -117,8 +118,12 @@ class _Gang(threading.Thread):
     def __init__(self, plan: Plan) -> None:
         super().__init__(name="run-on-pod", daemon=True)
         self._plan = plan
+        self._lock = threading.Lock()  # the request to stop may come before there is a job
         self._loop: asyncio.AbstractEventLoop | None = None
         self._job: JobRun | None = None
+        self._stop_request: StopRequested | None = None
+        # In Python 3.11 a thread whose `join` was interrupted reads as ended while it runs.
+        self.ended = threading.Event()
         self.error: Exception | None = None
         self.results: list[bytes | None] = []
         self.verdict: tuple[JobStatus, ExitReason, str | None] = (JobStatus.FAILED, ExitReason.LOST, None)
@@ -129,27 +134,35 @@ class _Gang(threading.Thread):
             asyncio.run(self._carry())
         except Exception as error:  # noqa: BLE001 - it is raised where the call waits
             self.error = error
+        finally:
+            self.ended.set()
 
     async def _carry(self) -> None:
-        self._loop = asyncio.get_running_loop()
         queue = ReservationQueue()
         board = JobBoard(self._plan, JobRecord(machine=new_machine(self._plan)), listed=False)
-        self._job = JobRun(self._plan, board, queue, Stdout())
-        watching = watch_draining(lambda: [self._job], _LOOK)
+        job = JobRun(self._plan, board, queue, Stdout())
+        with self._lock:
+            self._loop, self._job = asyncio.get_running_loop(), job
+            if self._stop_request is not None:
+                job.request(self._stop_request)
+        watching = watch_draining(lambda: [job], _LOOK)
         saying = _say_what_it_waits_for(self._plan.name, board)
         looking = [asyncio.create_task(each) for each in (queue.run(), watching, saying)]
         try:
-            await self._job.run()
+            await job.run()
         finally:
             for task in looking:
                 task.cancel()
-        self.results = self._job.results
+        self.results = job.results
         self.verdict = board.machine.verdict or self.verdict
 
     def stop(self, grace: float) -> None:
-        """End it."""
-        if self._loop is not None and self._job is not None:
-            self._loop.call_soon_threadsafe(self._job.request, StopRequested(grace))
+        """End it, also where it has not begun."""
+        with self._lock:
+            self._stop_request = StopRequested(grace)
+            if self._loop is not None and self._job is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the gang has ended by itself
+                    self._loop.call_soon_threadsafe(self._job.request, self._stop_request)
 
 
 async def _say_what_it_waits_for(name: str, board: JobBoard) -> None:
