@@ -173,6 +173,19 @@ def test_a_sweep_that_ray_does_not_take_can_be_run_again(
     assert json.loads(metadata["fray.kept"]) == {"withheld": ["TOKEN"], "runtime_env": {}}
 
 
+def test_nothing_is_kept_of_a_sweep_that_ended_and_is_too_large_to_be_run_again(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its plan has the values of variables that are named like secrets."""
+    monkeypatch.setattr(f"{SCHEDULER}._client", Refusing)
+    plan = plan_of("many-1/0", environ={"TOKEN": "abc-12345"}, payload=b"-" * (16 * 2**20))
+    queued(head, "many-1", SweepPlan("many-1", (Member(plan, {}),)))
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "del fray-many-1.queued" in head.calls, "it has ended")
+        until(lambda: not head.packages, "nothing of it is kept", 20)
+    assert (head.entry("many-1") or {})["metadata"]["fray.kept"] == "null"
+
+
 def test_a_sweep_whose_process_never_came_up_can_be_run_again(
     head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

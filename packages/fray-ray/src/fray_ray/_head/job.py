@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fray.backend import CannotRun, Policy, RestartRequested, StopRequested, Supervision
-from fray.cluster import Endpoint, ExitReason, JobId, JobInfo, JobStatus
+from fray.cluster import Endpoint, ExitReason, JobInfo, JobStatus
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside, insist
 from fray_ray._head.dashboard import Dashboard
@@ -24,14 +24,7 @@ from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job_board import JobBoard, state_of
 from fray_ray._head.job_metrics import JobMetrics
 from fray_ray._head.job_run import JobRun
-from fray_ray._head.kept import (
-    earlier_tasks,
-    for_retry,
-    forget_run,
-    forget_workspace,
-    is_forgotten,
-    keep_plan,
-)
+from fray_ray._head.kept import earlier_tasks, for_retry, forget_ended, forget_run
 from fray_ray._head.on_exit import run_on_exit
 from fray_ray._head.output import LogFile
 from fray_ray._head.predecessors import Predecessors
@@ -214,7 +207,7 @@ class ScheduledJob:
     async def _finish(self) -> None:
         plan, info = self._plan, self._board.final()
         good = info.status is JobStatus.SUCCEEDED
-        kept = None if good else await aside(for_retry, plan, self._queued.runtime_env)
+        kept = None if good else await aside(for_retry, plan, plan.submission, self._queued.runtime_env)
         await self._ray_job.settle(info.status, info.error_message, state_metadata(info))
         self._board.finish(info, kept)
         try:
@@ -233,12 +226,7 @@ class ScheduledJob:
             folder = plan.cwd or (None if link is None else link.cwd)
             environ = self._ray_job.environ or os.environ
             await aside(run_on_exit, plan.on_exit, folder, spec, info, environ, self._output)
-        if kept is None or is_forgotten(plan.submission):
-            _job_kv.delete_all(plan.submission)
-        else:
-            keep_plan(plan)
-        if JobId(plan.job_id).sweep is None:  # its members share that of a sweep
-            forget_workspace(self._queued.runtime_env)
+        forget_ended(plan, plan.submission, self._queued.runtime_env, kept)
 
 
 def new_machine(plan: Plan) -> Supervision:

@@ -13,6 +13,7 @@ from fray_ray._head.outliving import end_leftovers
 from fray_ray._job_table import KEPT, TERMINAL, JobEntry, read, stored_entry, submission_of
 from fray_ray._plan import Plan, restored, withheld
 from fray_ray._ray_internals.kv import table_entry, write_table_entry
+from fray_ray._sweep_plan import SweepPlan, restored_sweep, withheld_of_sweep
 
 _MOST = 16 * 2**20  # bytes of the head's memory that a job which has ended keeps
 _MOST_OF_ALL = 512 * 2**20  # bytes of it that all of them keep
@@ -24,35 +25,56 @@ class PlanError(Exception):
     """A job whose plan cannot be carried out; it ends with this message."""
 
 
-def for_retry(plan: Plan, runtime_env: Mapping[str, Any]) -> dict[str, Any] | None:
+def for_retry(
+    plan: Plan | SweepPlan, submission: str, runtime_env: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """Keep the workspace that a job was shipped with; None where that, or its plan, is too large.
 
     Args:
         runtime_env: What the job was submitted with.
 
     Returns:
-        What who runs the job again needs to know: the names of variables to bring, the environment.
+        What a retry needs: names of variables to bring, and the environment.
     """
-    kept = withheld(plan)
-    own = keep_workspace(plan.submission, runtime_env, alone=JobId(plan.job_id).sweep is None)
+    kept = _withheld(plan)
+    own = _keep_workspace(submission, runtime_env, alone=not _is_member(plan))
     if len(pickle.dumps(kept)) > _MOST or own is None:
         return None
     return {"withheld": list(kept.withheld), "runtime_env": own}
 
 
-def keep_plan(plan: Plan) -> None:
+def forget_ended(
+    plan: Plan | SweepPlan,
+    submission: str,
+    runtime_env: Mapping[str, Any],
+    kept: Mapping[str, Any] | None,
+) -> None:
     """Keep nothing of a job that has ended but its workspace and its plan, without what is withheld.
 
     Until then the plan is kept as it is: another scheduler may have to end the job.
+
+    Args:
+        kept: What `for_retry` returned; None where the job cannot be run again.
     """
-    names = {_job_kv.plan_name(plan.submission), _job_kv.workspace_name(plan.submission)}
-    _job_kv.keep(_job_kv.plan_name(plan.submission), pickle.dumps(withheld(plan)))
-    _job_kv.delete_all(plan.submission, but=names)
+    if kept is None or is_forgotten(submission):
+        _job_kv.delete_all(submission)
+    else:
+        names = {_job_kv.plan_name(submission), _job_kv.workspace_name(submission)}
+        _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(_withheld(plan)))
+        _job_kv.delete_all(submission, but=names)
+    if not _is_member(plan):  # members share that of their sweep
+        _forget_workspace(runtime_env)
 
 
-def keep_workspace(
-    submission: str, runtime_env: Mapping[str, Any], *, alone: bool = True
-) -> dict[str, Any] | None:
+def _withheld(plan: Plan | SweepPlan) -> Plan | SweepPlan:
+    return withheld_of_sweep(plan) if isinstance(plan, SweepPlan) else withheld(plan)
+
+
+def _is_member(plan: Plan | SweepPlan) -> bool:
+    return JobId(plan.job_id).sweep is not None
+
+
+def _keep_workspace(submission: str, runtime_env: Mapping[str, Any], *, alone: bool) -> dict[str, Any] | None:
     """Keep the workspace that a job was shipped with, which Ray deletes when the job has ended.
 
     Args:
@@ -74,22 +96,26 @@ def keep_workspace(
     return {"working_dir": _GCS + name}
 
 
-def forget_workspace(runtime_env: Mapping[str, Any]) -> None:
+def _forget_workspace(runtime_env: Mapping[str, Any]) -> None:
     """Delete the workspace that was kept for a run which has ended."""
     name = str(runtime_env.get("working_dir", "")).removeprefix(_GCS)
     if _job_kv.is_workspace(name):
         _job_kv.delete(name)
 
 
-def plan_again(plan: Plan, submission: str) -> Plan:
+def plan_again(plan: Plan | SweepPlan, submission: str) -> Plan | SweepPlan:
     """Return the plan of a job that is run again, with the variables that were brought for it."""
-    again = restored(plan, brought(submission, plan.withheld), submission, plan.tries + 1)
-    again = replace(again, submitted_at=time.time())  # it stands in line behind those that wait already
+    given, again = _brought(submission, plan.withheld), plan
+    if isinstance(plan, SweepPlan):
+        again = restored_sweep(plan, given)
+    else:
+        again = restored(plan, given, submission, plan.tries + 1)
+        again = replace(again, submitted_at=time.time())  # it stands in line behind those that wait already
     _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(again))  # for another scheduler
     return again
 
 
-def brought(submission: str, withheld_names: Iterable[str]) -> dict[str, str]:
+def _brought(submission: str, withheld_names: Iterable[str]) -> dict[str, str]:
     """Return the variables that were brought for a job which is run again.
 
     Raises:
@@ -152,11 +178,6 @@ def forget_oldest(known: Mapping[str, int]) -> dict[str, int]:
             if excess > 0 and _forget_kept(submission):
                 excess -= sizes.pop(submission)
     return sizes
-
-
-def _size(submission: str, words: Iterable[str]) -> int:
-    names = (_job_kv.package_name(submission, word) for word in words)
-    return sum(len(_job_kv.fetch(name) or b"") for name in names)
 
 
 def _ended_at(submission: str) -> float:

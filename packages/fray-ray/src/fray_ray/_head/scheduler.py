@@ -28,7 +28,7 @@ from fray_ray._head.outliving import remove_abandoned_groups, remove_groups_of
 from fray_ray._head.predecessors import Predecessors
 from fray_ray._head.record import JobRecord, unpacked
 from fray_ray._head.reservation_queue import ReservationQueue
-from fray_ray._head.sweep import Sweep, plan_of_sweep_again
+from fray_ray._head.sweep import Sweep
 from fray_ray._job_table import KEPT, TERMINAL, JobEntry, end_written, is_waiting
 from fray_ray._jobs_client import JobsClient
 from fray_ray._plan import Plan
@@ -265,9 +265,7 @@ class Scheduler:
         data = None if queued.first is None else _job_kv.fetch(_job_kv.plan_name(queued.first))
         if data is None:
             raise PlanError("its plan is no longer in the memory of the head: launch it again")
-        first = _loaded(data)
-        again = plan_of_sweep_again if isinstance(first, SweepPlan) else plan_again
-        return again(first, submission)
+        return plan_again(_loaded(data), submission)
 
     async def _live(self, submission: str, job: ScheduledJob | Sweep) -> None:
         begun = time.monotonic()

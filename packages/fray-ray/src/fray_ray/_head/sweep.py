@@ -12,9 +12,10 @@ import math
 import pickle
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 from fray import FrayError
 from fray.backend import TURN, SweepOrder, sweep_info
@@ -26,7 +27,7 @@ from fray_ray._head.asides import aside, insist
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job import Shared
-from fray_ray._head.kept import brought, forget_run, forget_workspace, is_forgotten, keep_workspace
+from fray_ray._head.kept import for_retry, forget_ended, forget_run
 from fray_ray._head.predecessors import failure_of, state_of, unfinished
 from fray_ray._head.ray_job import RayJob, is_nobodys
 from fray_ray._job_table import (
@@ -39,7 +40,6 @@ from fray_ray._job_table import (
     submission_of,
 )
 from fray_ray._lookup import FoundJob, find_started, settled
-from fray_ray._plan import Plan, restored, withheld
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import table_entry
 from fray_ray._scheduler import GRACE_OF_LOST, RAYS_GRACE
@@ -49,7 +49,6 @@ from fray_ray._sweep_plan import Member, SweepPlan
 
 _LOOK = 0.3  # seconds between two looks at what is going on
 _AT_ONCE = 16  # members that are stopped side by side
-_MOST = 16 * 2**20  # bytes of the head's memory that a sweep which has ended keeps
 
 
 class Sweep:
@@ -103,9 +102,9 @@ class Sweep:
                 await aside(self._forget_stops)
         problem = await self._ray_job.begin()
         if problem is not None and not self._taken_up:
-            kept = await aside(_keep, self._submission, self._plan, self._queued)
+            kept = await aside(for_retry, self._plan, self._submission, self._queued.runtime_env)
             await self._ray_job.settle(JobStatus.FAILED, problem, {KEPT: to_text(kept)})
-            self._forget(JobStatus.FAILED)
+            self._forget(JobStatus.FAILED, kept)
             return
         if problem is not None and self._asked is None:  # Ray lost it while there was no scheduler
             self._stop(GRACE_OF_LOST)
@@ -122,17 +121,12 @@ class Sweep:
                     await self._rest()
         finally:
             looking.cancel()
-        await aside(coordinator.finish, info)
-        self._forget(info.status)
+        self._forget(info.status, await aside(coordinator.finish, info))
 
-    def _forget(self, status: JobStatus) -> None:
+    def _forget(self, status: JobStatus, kept: Mapping[str, Any] | None) -> None:
         """Keep nothing of the sweep, which has ended, but what another run of it needs."""
-        kept = {_job_kv.plan_name(self._submission), _job_kv.workspace_name(self._submission)}
-        if status is JobStatus.SUCCEEDED or is_forgotten(self._submission):
-            kept = set()
         try:
-            _job_kv.delete_all(self._submission, but=kept)
-            forget_workspace(self._queued.runtime_env)
+            forget_ended(self._plan, self._submission, self._queued.runtime_env, kept)
         finally:
             self._ray_job.tell(status)
 
@@ -197,13 +191,14 @@ class Coordinator:
             _job_kv.delete(self._settled_stops.pop())
         return None
 
-    def finish(self, info: JobInfo) -> None:
-        """Write the last word."""
+    def finish(self, info: JobInfo) -> Mapping[str, Any] | None:
+        """Write the last word; return what another run of the sweep needs, None where it can have none."""
         good = info.status is JobStatus.SUCCEEDED
-        kept = None if good else _keep(self._submission, self._plan, self._queued)
+        kept = None if good else for_retry(self._plan, self._submission, self._queued.runtime_env)
         self._entry.write(info, unstarted=self._unstarted, kept=kept)
         for package in self._stops().values():  # others came too late, and are not for the sweep's next run
             _job_kv.delete(package)
+        return kept
 
     # --- what happens ---
 
@@ -358,18 +353,6 @@ class Coordinator:
             self._written = info
 
 
-def _keep(submission: str, plan: SweepPlan, queued: QueuedJob) -> dict[str, object] | None:
-    """Keep what a sweep can be run again by."""
-    members = tuple(Member(withheld(member.plan), member.about) for member in plan.members)
-    data = pickle.dumps(replace(plan, members=members))
-    runtime_env = keep_workspace(submission, queued.runtime_env)
-    if len(data) > _MOST or runtime_env is None:
-        return None
-    _job_kv.keep(_job_kv.plan_name(submission), data)
-    names = sorted({name for member in members for name in member.plan.withheld})
-    return {"withheld": names, "runtime_env": runtime_env}
-
-
 def _waiting(member: Member) -> JobInfo:
     tasks = tuple(TaskStatus(replica=number) for number in range(member.plan.replicas))
     return JobInfo(
@@ -379,23 +362,3 @@ def _waiting(member: Member) -> JobInfo:
         tasks=tasks,
         pending_reason=TURN,
     )
-
-
-def plan_of_sweep_again(first: SweepPlan, submission: str) -> SweepPlan:
-    """Return the plan of a sweep that is run again, which its first run had."""
-    plan = _again(first, submission)
-    _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(plan))  # for another scheduler
-    return plan
-
-
-def _again(plan: SweepPlan, submission: str) -> SweepPlan:
-    """Return the plan of a sweep that is run again, with the variables that were brought for it."""
-    given = brought(submission, {name for member in plan.members for name in member.plan.withheld})
-    return replace(plan, members=tuple(_with(given, plan.members)))
-
-
-def _with(given: dict[str, str], members: Iterable[Member]) -> Iterable[Member]:
-    for member in members:
-        own: Plan = member.plan
-        wanted = {name: given[name] for name in own.withheld}
-        yield Member(restored(own, wanted, own.submission, own.tries), member.about)
