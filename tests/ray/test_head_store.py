@@ -240,7 +240,7 @@ def test_all_members_of_a_sweep_have_their_grace_at_the_same_time_and_a_shorter_
     count, asked = 40, list[list[float]]()
     monkeypatch.setattr(f"{SCHEDULER}._client", Taking)
     monkeypatch.setattr("fray_ray._job_kv.request_stops", keep)
-    monkeypatch.setattr("fray_ray._head.sweep.await_stopped", wait)
+    monkeypatch.setattr("fray_ray._head.sweep_coordinator.await_stopped", wait)
     members = tuple(Member(plan_of(f"many-1/{number}"), ABOUT) for number in range(count))
     for number in range(count):  # which another scheduler has started
         own = {"fray.job_id": f"many-1/{number}", "fray.name": "one", "fray.replicas": "1"}
