@@ -1,6 +1,7 @@
 """What the scheduler makes of what others have left in the head's store; nothing here needs a cluster."""
 
 import asyncio
+import contextlib
 import json
 import os
 import pickle
@@ -29,7 +30,7 @@ from head_in_memory import (
 
 from fray import ClusterUnavailableError
 from fray.backend import AttemptEnd, Begin, Ended, Placed
-from fray.cluster import Endpoint, ExitReason, JobId, JobStatus
+from fray.cluster import Endpoint, ExitReason, JobId, JobInfo, JobStatus
 from fray.testing.gates import until
 from fray_ray._head import job_process
 from fray_ray._head.dashboard import Dashboard
@@ -45,7 +46,7 @@ from fray_ray._head.output import LogFile
 from fray_ray._head.ray_job import RayJob
 from fray_ray._head.record import JobRecord
 from fray_ray._head.reservation import Reservation
-from fray_ray._job_table import info_in
+from fray_ray._job_table import info_in, state_metadata
 from fray_ray._queued_job import QueuedJob
 from fray_ray._sweep_plan import Member, SweepPlan
 
@@ -261,6 +262,61 @@ def wait_for_another(head: HeadInMemory, job_id: str) -> None:
     metadata = {"fray.job_id": "first-1", "fray.name": "first", "fray.replicas": "1", "fray.waits": "1"}
     head.add_entry("first-1", {"status": "PENDING", "metadata": metadata})
     queued(head, job_id, plan_of(job_id, after=("first-1",)))
+
+
+def queue_sweeps_after_a_job(head: HeadInMemory, count: int) -> None:
+    """Queue sweeps whose only member runs after a job outside of them, which runs."""
+    running = {"fray.job_id": "first-1", "fray.name": "first", "fray.replicas": "1"}
+    head.add_entry("first-1", {"status": "RUNNING", "metadata": running})
+    for number in range(count):
+        sweep = f"many-{number}"
+        own = {"fray.job_id": sweep, "fray.name": "many", "fray.replicas": "0", "fray.count": "1"}
+        head.add_entry(sweep, {"status": "RUNNING", "metadata": own})  # Ray has it from another scheduler
+        member = Member(plan_of(f"{sweep}/0"), ABOUT)
+        queued(head, sweep, SweepPlan(sweep, (member,), {0: ("first-1",)}), metadata=own)
+
+
+def test_one_look_at_a_job_serves_all_sweeps_whose_members_run_after_it(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(f"{SCHEDULER}._client", Taking)
+    queue_sweeps_after_a_job(head, 8)
+    taken = {f"get fray-many-{number}.stopping" for number in range(8)}
+    look = "get _ray_internal_job_info_first-1"
+    begun = time.monotonic()
+    with scheduler_of(head, monkeypatch, tmp_path), contextlib.ExitStack() as processes:
+        until(lambda: taken <= set(head.calls), "they are taken")
+        for number in range(8):
+            processes.enter_context(driver_of(f"many-{number}", tmp_path))
+        until(lambda: head.calls.count(look) >= 4, "the job is looked at")
+    assert time.monotonic() - begun > 2.5, "it is looked at once a second"
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_member_of_a_sweep_starts_or_fails_when_a_job_outside_of_it_has_ended(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, removed: bool
+) -> None:
+    monkeypatch.setattr(f"{SCHEDULER}._client", Taking)
+    queue_sweeps_after_a_job(head, 1)
+    with scheduler_of(head, monkeypatch, tmp_path), contextlib.ExitStack() as processes:
+        until(lambda: "get fray-many-0.stopping" in head.calls, "it is taken")
+        processes.enter_context(driver_of("many-0", tmp_path))
+        until(lambda: "get _ray_internal_job_info_first-1" in head.calls, "it looks at the job")
+        assert "put fray-many-0~0.queued" not in head.calls
+        if removed:
+            head.remove_entry("first-1")
+            until(lambda: "first-1, which was removed" in unstarted_of(head, "many-0"), "it has failed")
+        else:
+            first = JobInfo(job_id=JobId("first-1"), name="first", status=JobStatus.SUCCEEDED, tasks=())
+            ended = state_metadata(first)
+            metadata = {"fray.job_id": "first-1", **ended}
+            head.add_entry("first-1", {"status": "SUCCEEDED", "metadata": metadata})
+            until(lambda: "put fray-many-0~0.queued" in head.calls, "it is queued")
+
+
+def unstarted_of(head: HeadInMemory, sweep: str) -> str:
+    """What the entry of a sweep says of members that ended before they were started."""
+    return str((head.entry(sweep) or {})["metadata"].get("fray.unstarted", ""))
 
 
 def test_a_request_that_comes_while_one_of_its_name_is_read_is_read_too(

@@ -20,18 +20,14 @@ _LOOK = 1.0  # seconds between two looks at all of them
 _COST, _LONGEST = 4, 10.0  # times as long as a look takes, within seconds, is the least time between two
 
 
-def state_of(job_id: str) -> JobInfo | None:
+def _state_of(job_id: str) -> JobInfo | None:
     """Return the state of a job; None where it was removed."""
     found = find(stored_entry, job_id)
     return None if found is None else found.info
 
 
-def unfinished(job_ids: Iterable[str]) -> tuple[list[str], str | None]:
-    """Return which of these jobs have not ended, and why what waits for them cannot start, if so."""
-    return _unfinished({job_id: state_of(job_id) for job_id in job_ids})
-
-
 def _unfinished(states: Mapping[str, JobInfo | None]) -> tuple[list[str], str | None]:
+    """Return which of these jobs have not ended, and why what waits for them cannot start, if so."""
     waits_for = []
     for job_id, info in states.items():
         if info is None:
@@ -60,7 +56,9 @@ class Predecessors:
         self._wanted = asyncio.Event()
         self._looked = asyncio.Event()  # another one for each look
 
-    async def succeeded(self, job_ids: Iterable[str], say: Callable[[str], None]) -> str | None:
+    async def succeeded(
+        self, job_ids: Iterable[str], say: Callable[[str], None] = lambda _: None
+    ) -> str | None:
         """Wait until jobs have ended; return why what runs after them cannot start, where one failed.
 
         Args:
@@ -107,7 +105,7 @@ class Predecessors:
 
     async def _look(self, job_ids: list[str]) -> None:
         try:
-            found = await aside(lambda: {each: state_of(each) for each in job_ids})
+            found = await aside(lambda: {each: _state_of(each) for each in job_ids})
         except Exception:  # noqa: BLE001 - the head's store is away for a moment
             traceback.print_exc()
             return

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fray import FrayError
-from fray.cluster import JobStatus
+from fray.cluster import JobInfo, JobStatus
 from fray_ray import _job_kv
 from fray_ray._entry_text import to_text
 from fray_ray._head.asides import aside, insist
@@ -29,7 +29,7 @@ _LOOK = 0.3  # seconds between two looks at what is going on
 
 
 class Sweep:
-    """One run of a sweep: the same face as `Job`."""
+    """One run of a sweep; it has the same methods as `ScheduledJob`."""
 
     def __init__(self, submission: str, plan: SweepPlan, queued: QueuedJob, shared: Shared) -> None:
         self._submission, self._plan, self._queued, self._shared = submission, plan, queued, shared
@@ -42,6 +42,8 @@ class Sweep:
         self._asked = None if asked is None else float(asked)
         self._wakes = asyncio.Event()
         self._coordinator: Coordinator | None = None
+        # The jobs outside of the sweep that have ended, each with why members cannot run after it.
+        self._elsewhere: dict[str, str | None] = {}
 
     def attach(self, link: DriverLink) -> None:
         """The sweep's process has connected."""
@@ -85,20 +87,32 @@ class Sweep:
             return
         if problem is not None and self._asked is None:  # Ray lost it while there was no scheduler
             self._stop(GRACE_OF_LOST)
-        looking = asyncio.create_task(insist(self._look_for_loss))
+        beside = [asyncio.create_task(insist(self._look_for_loss))]
         try:
             coordinator = self._coordinator = await aside(self._new_coordinator)
-            info = None
-            while info is None:
-                try:
-                    info = await aside(coordinator.step, self._asked)
-                except (FrayError, OSError, RuntimeError):  # the head, or its dashboard, is away for a while
-                    traceback.print_exc()
-                if info is None:
-                    await self._rest()
+            beside += [asyncio.create_task(self._await_end_of(job_id)) for job_id in coordinator.elsewhere]
+            info = await self._coordinate(coordinator)
         finally:
-            looking.cancel()
+            for task in beside:
+                task.cancel()
         self._forget(info.status, await aside(coordinator.finish, info))
+
+    async def _coordinate(self, coordinator: Coordinator) -> JobInfo:
+        """Have every member come to its end; return how the sweep has ended."""
+        while True:
+            try:
+                info = await aside(coordinator.step, self._asked, dict(self._elsewhere))
+            except (FrayError, OSError, RuntimeError):  # the head, or its dashboard, is away for a while
+                traceback.print_exc()
+            else:
+                if info is not None:
+                    return info
+            await self._rest()
+
+    async def _await_end_of(self, job_id: str) -> None:
+        """Wait for a job outside of the sweep that members run after."""
+        self._elsewhere[job_id] = await self._shared.predecessors.succeeded([job_id])
+        self._wakes.set()
 
     def _forget(self, status: JobStatus, kept: Mapping[str, Any] | None) -> None:
         """Keep nothing of the sweep, which has ended, but what another run of it needs."""

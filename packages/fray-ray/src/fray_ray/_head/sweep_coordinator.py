@@ -20,7 +20,7 @@ from fray_ray import _job_kv
 from fray_ray._entry_text import from_text
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.kept import for_retry
-from fray_ray._head.predecessors import failure_of, state_of, unfinished
+from fray_ray._head.predecessors import failure_of
 from fray_ray._job_table import TableEntry, describe, read, stored_entry, submission_of
 from fray_ray._lookup import FoundJob, find_started, settled
 from fray_ray._queued_job import QueuedJob
@@ -44,6 +44,7 @@ class Coordinator:
         self._unstarted: dict[str, dict[str, str | None]] = {}
         self._settled_stops: list[str] = []  # requests to stop members that waited
         self._grace: float | None = None
+        self._elsewhere: Mapping[str, str | None] = {}
         self._ending: tuple[str, ...] = ()  # runs of members that are being stopped
         self._shortest = math.inf  # grace that was requested for these
         own = stored_entry(submission)
@@ -55,13 +56,20 @@ class Coordinator:
         self._written: JobInfo | None = None
         self._take_up()
 
-    def step(self, grace: float | None) -> JobInfo | None:
+    @property
+    def elsewhere(self) -> list[str]:
+        """The jobs outside of the sweep that its members wait for."""
+        return self._order.elsewhere
+
+    def step(self, grace: float | None, elsewhere: Mapping[str, str | None]) -> JobInfo | None:
         """Do what is to be done now; return how the sweep has ended, where it has.
 
         Args:
             grace: With which the sweep is to end; None where it is not.
+            elsewhere: The jobs outside of the sweep that have ended, each with the reason why members that
+                run after it cannot start; None where it has succeeded.
         """
-        self._grace = grace
+        self._grace, self._elsewhere = grace, elsewhere
         self._look()
         if self._grace is not None:
             self._stop_all(self._grace)
@@ -125,10 +133,8 @@ class Coordinator:
                 self._end(position, found.info)
             elif found.info.status is JobStatus.RUNNING:
                 self._order.runs(position)
-        for job_id in self._order.elsewhere:
-            info = state_of(job_id)
-            if info is None or info.finished:
-                self._order.ended_elsewhere(job_id)
+        for job_id in self._elsewhere:
+            self._order.ended_elsewhere(job_id)
         self._look_for_stopped()
 
     def _look_for_stopped(self) -> None:
@@ -179,10 +185,7 @@ class Coordinator:
     def _failure_before(self, position: int) -> str | None:
         """Say which of the jobs that a member runs after did not succeed; None where all have."""
         for each in self._plan.after.get(position, ()):
-            if isinstance(each, int):
-                failure = failure_of(self._infos[each])
-            else:
-                _, failure = unfinished([each])
+            failure = failure_of(self._infos[each]) if isinstance(each, int) else self._elsewhere[each]
             if failure is not None:
                 return failure
         return None
