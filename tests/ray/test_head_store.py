@@ -46,7 +46,7 @@ from fray_ray._head.output import LogFile
 from fray_ray._head.ray_job import RayJob
 from fray_ray._head.record import JobRecord
 from fray_ray._head.reservation import Reservation
-from fray_ray._job_table import info_in, state_metadata
+from fray_ray._job_table import read, state_metadata, stored_entry
 from fray_ray._queued_job import QueuedJob
 from fray_ray._sweep_plan import Member, SweepPlan
 
@@ -604,16 +604,19 @@ def test_a_job_runs_in_rays_table_before_its_first_attempt_begins(
 ) -> None:
     """Else, where all its processes are lost just then, it reads as a job that could not start."""
     plan = plan_of("train-1")
-    head.add_entry("train-1", {"status": "RUNNING", "entrypoint": "true", "metadata": {}})
+    metadata = {"fray.job_id": "train-1", "fray.name": "train", "fray.replicas": "1"}
+    head.add_entry("train-1", {"status": "RUNNING", "entrypoint": "true", "metadata": metadata})
     board = JobBoard(plan, JobRecord(machine=new_machine(plan)))
     board.show_again()
-    seen: list[JobStatus] = []
+    seen: list[JobStatus | None] = []
 
     async def run() -> None:
         begun = asyncio.Event()
 
         async def begin(*_: Any) -> None:
-            seen.append(info_in((head.entry("train-1") or {})["metadata"]).status)
+            entry = stored_entry("train-1")
+            info = None if entry is None else read(entry)
+            seen.append(None if info is None else info.status)
             begun.set()
             await asyncio.Event().wait()
 

@@ -185,17 +185,6 @@ def read(entry: JobEntry) -> JobInfo | None:
         return unreadable(metadata[_ID], status, error)
 
 
-def info_in(metadata: Mapping[str, str]) -> JobInfo:
-    """Return the state that the scheduler wrote, without the request.
-
-    Raises:
-        KeyError: It has written none, or none that can be read.
-        TypeError: It cannot be read.
-        ValueError: As well.
-    """
-    return _with_tasks(_written(metadata), metadata)
-
-
 def earlier_in(entry: JobEntry) -> int:
     """Return how many earlier attempts a job has had, whether its entry holds them or not."""
     return number_in(entry.metadata.get(_EARLIER, "0"), 0)
@@ -222,11 +211,6 @@ def kept_in(entry: JobEntry) -> Mapping[str, Any] | None:
         return {"withheld": list(kept["withheld"]), "runtime_env": dict(kept["runtime_env"])}
     except UNREADABLE:
         return None
-
-
-def stated(state: Mapping[str, str]) -> JobInfo:
-    """Return the state of a job that `state_metadata` gave."""
-    return _with_tasks(_written(state), state)
 
 
 def _written(metadata: Mapping[str, str]) -> JobInfo:
