@@ -67,7 +67,7 @@ def test_a_job_that_is_run_again_without_a_variable_that_was_not_kept_fails_and_
     plan: Any = plan_of("train-1", withheld=("SERVICE_TOKEN",))
     if many:
         plan = SweepPlan("train-1", (Member(plan, {}),))
-    submission = queued(head, "train-1", plan, first="train-1", tries=2)
+    submission = queued(head, "train-1", plan, previous_run="train-1", tries=2)
     with scheduler_of(head, monkeypatch, tmp_path):
         until(lambda: "SERVICE_TOKEN" in message_of(head, submission), "it has failed")
         until(lambda: not [name for name in head.packages if submission in name], "nothing of it is kept")
@@ -77,22 +77,22 @@ def test_a_job_that_is_run_again_stands_in_line_behind_those_that_wait(
     head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     begun = time.time()
-    queued(head, "train-1", plan_of("train-1", submitted_at=1.0), first="train-1", tries=2)
+    queued(head, "train-1", plan_of("train-1", submitted_at=1.0), previous_run="train-1", tries=2)
     with scheduler_of(head, monkeypatch, tmp_path):
         until(lambda: "fray-train-1-r2.plan" in head.packages, "it is taken")
     assert pickle.loads(head.packages["fray-train-1-r2.plan"]).submitted_at >= begun
 
 
-@pytest.mark.parametrize("first", [None, "train-0"])
+@pytest.mark.parametrize("previous", [None, "train-0"])
 def test_a_job_without_a_plan_fails_also_when_it_was_refused_before(
-    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str | None
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, previous: str | None
 ) -> None:
     head.put("fray-train-1.queued", b"of another version")
     with scheduler_of(head, monkeypatch, tmp_path):
         until(lambda: "get fray-train-1.queued" in head.calls, "it is refused")
         head.put("fray-train-1.forget", b"-")
         until(lambda: not head.packages, "nothing of it is left")
-        queued(head, "train-1", None, first=first)
+        queued(head, "train-1", None, previous_run=previous)
         until(lambda: "its plan is no longer" in message_of(head, "train-1"), "it has failed")
 
 
@@ -125,7 +125,7 @@ def test_a_job_that_waited_has_an_entry_while_ray_takes_it(head: HeadInMemory) -
             super().submit(*told)
 
     metadata = {"fray.job_id": "train-1", "fray.name": "train", "fray.replicas": "1"}
-    job = QueuedJob(command="true", metadata=metadata, runtime_env={}, first=None)
+    job = QueuedJob(command="true", metadata=metadata, runtime_env={})
     ray_job = RayJob("train-1", job, cast("Dashboard", Looking()), "head", submitted=False)
     ray_job.show_waiting()
     assert "out of order" in str(asyncio.run(ray_job.begin()))
@@ -143,7 +143,7 @@ def test_a_job_that_ray_has_taken_runs_although_the_head_is_away_then(head: Head
             head.broken = {f"del {STANDING}"}
 
     metadata = {"fray.job_id": "train-1", "fray.name": "train", "fray.replicas": "1"}
-    job = QueuedJob(command="true", metadata=metadata, runtime_env={}, first=None)
+    job = QueuedJob(command="true", metadata=metadata, runtime_env={})
     ray_job = RayJob("train-1", job, cast("Dashboard", Away()), "head", submitted=False)
 
     async def run() -> str | None:

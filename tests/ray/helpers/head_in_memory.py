@@ -187,16 +187,18 @@ def queued(
     job_id: str,
     plan: Any,
     *,
-    first: str | None = None,
+    previous_run: str | None = None,
     tries: int = 1,
     metadata: Mapping[str, str] | None = None,
 ) -> str:
     """Have a job queued in a store; return what Ray would call its run."""
     submission = job_id if tries == 1 else f"{job_id}-r{tries}"
     own = {"fray.job_id": job_id, "fray.name": "train", "fray.replicas": "1", "fray.tries": str(tries)}
-    job = QueuedJob(command="true", metadata={**own, **(metadata or {})}, runtime_env={}, first=first)
+    job = QueuedJob(
+        command="true", metadata={**own, **(metadata or {})}, runtime_env={}, previous_run=previous_run
+    )
     if plan is not None:
-        head.put(f"fray-{first or submission}.plan", pickle.dumps(plan))
+        head.put(f"fray-{previous_run or submission}.plan", pickle.dumps(plan))
     head.put(f"fray-{submission}.queued", job.to_json())
     return submission
 

@@ -17,14 +17,14 @@ class QueuedJob:
         command: What Ray runs for it on the head.
         metadata: That of its entry in Ray's job table.
         runtime_env: The environment of the job, whose workspace is uploaded.
-        first: The run of the job whose plan this one has; None for the first.
+        previous_run: The run of the job before this one, whose plan this one has; None for the first.
         version: Of Fray: its scheduler takes the job.
     """
 
     command: str
     metadata: Mapping[str, str]
     runtime_env: Mapping[str, Any]
-    first: str | None = None
+    previous_run: str | None = None
     version: str = VERSION
 
     def to_json(self) -> bytes:

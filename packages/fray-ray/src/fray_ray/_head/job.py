@@ -163,8 +163,8 @@ class ScheduledJob:
                 complete_log(self._output.path)
                 self._output.write(b"[fray] the job has another scheduler\n")
         else:
-            if self._queued.first is not None:
-                await aside(forget_run, self._queued.first)
+            if self._queued.previous_run is not None:
+                await aside(forget_run, self._queued.previous_run)
             tasks = await aside(earlier_tasks, plan)
             if tasks:
                 self._record.machine.resize(len(tasks))

@@ -196,10 +196,10 @@ def _forget_kept(submission: str) -> bool:
     return True
 
 
-def forget_run(first: str) -> None:
+def forget_run(submission: str) -> None:
     """End what is left of a run that another follows; keep nothing but the workspace, which that one has."""
-    end_leftovers(first, _GRACE)
-    _job_kv.delete_all(first, but={_job_kv.workspace_name(first)})
+    end_leftovers(submission, _GRACE)
+    _job_kv.delete_all(submission, but={_job_kv.workspace_name(submission)})
 
 
 def earlier_tasks(plan: Plan) -> tuple[TaskStatus, ...]:

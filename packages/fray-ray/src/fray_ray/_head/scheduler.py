@@ -211,7 +211,7 @@ class Scheduler:
         """Take a job that was queued, or that another scheduler has carried until now."""
         data = _job_kv.fetch(_job_kv.queued_name(submission))
         queued = None if data is None else QueuedJob.from_json(data)
-        if queued is not None and queued.first in self._jobs:
+        if queued is not None and queued.previous_run in self._jobs:
             self._look_again = True  # the run before it has ended for users, and not quite for its scheduler
             return None
         job = None if queued is None else self._made(submission, queued)
@@ -262,7 +262,8 @@ class Scheduler:
         data = _job_kv.fetch(_job_kv.plan_name(submission))
         if data is not None:
             return _loaded(data)
-        data = None if queued.first is None else _job_kv.fetch(_job_kv.plan_name(queued.first))
+        before = queued.previous_run
+        data = None if before is None else _job_kv.fetch(_job_kv.plan_name(before))
         if data is None:
             raise PlanError("its plan is no longer in the memory of the head: launch it again")
         return plan_again(_loaded(data), submission)

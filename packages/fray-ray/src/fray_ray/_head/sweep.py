@@ -75,8 +75,8 @@ class Sweep:
 
     async def live(self) -> None:
         """Coordinate the sweep until every member has ended."""
-        if self._queued.first is not None:
-            await aside(forget_run, self._queued.first)
+        if self._queued.previous_run is not None:
+            await aside(forget_run, self._queued.previous_run)
             if not self._taken_up:  # requests that came when the run before had ended
                 await aside(self._forget_stops)
         problem = await self._ray_job.begin()

@@ -374,7 +374,7 @@ class RayCluster(ClusterCalls):
             command=entrypoints.driver(submission, here=not self._planner().remote, name=found.info.name),
             metadata=_job_table.again(entry.metadata, len(found.runs) + 1),
             runtime_env=kept["runtime_env"],
-            first=found.runs[-1],
+            previous_run=found.runs[-1],
         )
         self._scheduler.put(submission, packages, queued)
         return JobId(job_id)
