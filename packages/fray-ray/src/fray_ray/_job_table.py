@@ -49,6 +49,8 @@ SINCE = "fray.since"
 """In an entry of Ray's own: when that of the job as one that waited was made, in milliseconds."""
 _LARGEST = 100_000  # bytes of metadata in JSON: Ray passes them on in one variable, and Linux takes 128 KiB
 _PARENTS = "~"  # stands for the slashes of an id, which no URL takes
+# SUCCEEDED: the process ended well without a final state from the scheduler, so the job was not carried to
+# its end.
 _ENDED = {"FAILED": JobStatus.FAILED, "STOPPED": JobStatus.STOPPED, "SUCCEEDED": JobStatus.FAILED}
 TERMINAL = frozenset(_ENDED)
 PENDING = "PENDING"
@@ -165,7 +167,7 @@ def taken_at(entry: JobEntry) -> int:
 
 
 def tries_of(entry: JobEntry) -> int:
-    """Return the how manieth run of its job an entry is."""
+    """Return which run of its job an entry is: 1 for the first run, 2 for its first retry."""
     return number_in(entry.metadata.get(_TRIES, "1"), 1)
 
 
@@ -322,6 +324,11 @@ def _before_the_driver(entry: JobEntry) -> JobInfo:
     )
 
 
+def process_ended(entry: JobEntry) -> str:
+    """Return the message of a job whose process has ended while the job had not."""
+    return f"the process of the job on the head ended: {entry.message}"
+
+
 def _after_the_driver(info: JobInfo, status: JobStatus, entry: JobEntry) -> JobInfo:
     """Settle a job whose process ended without a final state: stopped through Ray, or lost."""
     ended = _seconds(entry.end_time)
@@ -329,9 +336,7 @@ def _after_the_driver(info: JobInfo, status: JobStatus, entry: JobEntry) -> JobI
     reason = ExitReason.LOST if started else ExitReason.COULD_NOT_START
     if status is JobStatus.STOPPED:
         reason = ExitReason.STOPPED
-    message = (
-        None if status is JobStatus.STOPPED else f"the process of the job on the head ended: {entry.message}"
-    )
+    message = None if status is JobStatus.STOPPED else process_ended(entry)
     return replace(
         info,
         status=status,

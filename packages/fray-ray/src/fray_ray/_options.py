@@ -57,9 +57,8 @@ def check_context_options(options: Mapping[str, Any]) -> dict[str, Any]:
             )
     said = {name: value for name, value in options.items() if value is not None}
     if "memory" in said:
-        said["memory"] = ResourceConfig(
-            ram=said["memory"]
-        ).ram_bytes  # Ray takes bytes, other contexts "8g" too
+        # Ray takes bytes, other contexts "8g" too.
+        said["memory"] = ResourceConfig(ram=said["memory"]).ram_bytes
     if "max_retries" in said:
         check_count("max_retries", said["max_retries"], -1)  # Ray's own -1 is: as often as it takes
     return said

@@ -34,7 +34,7 @@ class Plan:
         gang: Whether the replicas start, end and are retried together.
         returns: Whether what the entry point returns, or raises, is wanted.
         confidential: The names in `environ` whose values the job alone may see.
-        tries: The how manieth run of the job this is; 1 unless it was retried.
+        tries: 1 for the first run of the job, 2 for its first retry.
         withheld: The names of variables whose values a plan that is kept has not.
     """
 

@@ -32,7 +32,10 @@ class Joining:
             self._tasks.start(self._run())
 
     async def variables(self) -> Mapping[str, str]:
-        """Return the variables of all replicas, when the job is one of Ray's. One that cannot be waits on."""
+        """Return the variables of all replicas, when the job is one of Ray's.
+
+        Never returns if the job cannot join; the caller is cancelled then.
+        """
         await self._done.wait()
         return self._variables
 

@@ -63,9 +63,8 @@ class Placing:
         self._entering: asyncio.Task[CannotRun | None] | None = None
         self._looks_at = 0.0
         self._waiting: set[int] = set()  # replicas that wait for the nodes of their places to go
-        self._leaving: set[int] = (
-            set()
-        )  # replicas on such nodes by the last look, which serves until that time
+        # Replicas on such nodes by the last look, which serves until that time.
+        self._leaving: set[int] = set()
         self._leaving_until = 0.0
 
     def search(self) -> None:

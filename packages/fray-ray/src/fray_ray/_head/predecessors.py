@@ -17,7 +17,9 @@ from fray_ray._lookup import find
 
 _PHRASES = {JobStatus.FAILED: "failed", JobStatus.STOPPED: "was stopped"}
 _LOOK = 1.0  # seconds between two looks at all of them
-_COST, _LONGEST = 4, 10.0  # times as long as a look takes, within seconds, is the least time between two
+# From one look at all to the next is `_COST` times its duration, at most `_LONGEST` seconds: reading the
+# entries of many is slow.
+_COST, _LONGEST = 4, 10.0
 
 
 def _state_of(job_id: str) -> JobInfo | None:

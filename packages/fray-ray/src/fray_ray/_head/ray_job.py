@@ -18,7 +18,7 @@ from fray.cluster import JobStatus
 from fray_ray._head.asides import aside
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink
-from fray_ray._job_table import SINCE, STARTS, TERMINAL, WAITS, JobEntry, is_waiting, taken_at
+from fray_ray._job_table import SINCE, STARTS, TERMINAL, WAITS, JobEntry, is_waiting, process_ended, taken_at
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.family import supervisor_is_gone
 from fray_ray._ray_internals.kv import (
@@ -101,7 +101,7 @@ class RayJob:
             self.submitted = True
             self._submitting = asyncio.create_task(self._submit())
         if self._submitting is not None:
-            # Who waits may be cancelled: Ray has the job then or not, which `settle` has to know.
+            # Shielded: if the caller is cancelled, `settle` must still learn whether Ray took the job.
             problem = await asyncio.shield(self._submitting)
             if problem is not None:
                 return problem
@@ -192,9 +192,7 @@ class RayJob:
         if found is None:
             return "its entry was removed from Ray's job table"
         entry = JobEntry.of(found)
-        return (
-            f"the process of the job on the head ended: {entry.message}" if entry.status in TERMINAL else None
-        )
+        return process_ended(entry) if entry.status in TERMINAL else None
 
     def _settle_forgotten(self) -> None:
         """Write that the job has ended, where Ray has written it and a state of ours has replaced that.

@@ -44,8 +44,8 @@ from fray_ray._sweep_plan import SweepPlan
 
 _LOOK = 0.1  # seconds between looks into the head's store
 _LOOK_AFTER_ERROR = 1.0  # seconds
-# Times as long as a look takes is the least time between two, because a list of all names may be long; within
-# seconds, because a head that was away once is no such reason.
+# The pause after a look is `_COST` times its duration, because listing many names is slow. It is at most
+# `_LONGEST` seconds, because a look may also be slow while the head is away for a moment.
 _COST, _LONGEST = 10, 2.0
 _AT_ONCE = 0.2  # seconds in which jobs are taken in one look; those that came with a thousand others wait
 _LOOK_FOR_NOTICES = 0.5  # seconds

@@ -18,10 +18,8 @@ _LINE = re.compile(r"\[replica-(\d{1,9})\] ?(.*)", re.DOTALL)
 _BEGIN = re.compile(r"\[fray\] replica (\d{1,9}) starts, attempt (\d{1,9})")
 _FRESH = 0.05  # seconds
 _SHARE = 0.1  # of the time that reading a long log may take
-_FEW, _MORE = (
-    500,
-    8,
-)  # lines that are asked for first; so many times more where they do not reach back far enough
+# Lines that are asked for first; so many times more where they do not reach back far enough.
+_FEW, _MORE = 500, 8
 # Offsets of an attempt's log whose beginning was not read count from here, beyond every size.
 _SOMEWHERE = 1 << 60
 
@@ -140,9 +138,9 @@ class JobLog:
             known = self._behind + (text.rfind(self._mark) + len(self._mark) if self._mark else 0)
         from_its_end = self._started or not self.whole
         self._started, self._mark, self._behind, self._attempts, self._dropped = True, "", 0, {}, 0
-        if (
-            not self.whole
-        ):  # lines that no beginning is before are of the attempt before the next, or of the latest
+        # Lines before an attempt's first marker belong to the attempt before it; without a marker, to the
+        # latest.
+        if not self.whole:
             begins = _BEGIN.finditer(text)
             self._attempts = {int(each[1]): int(each[2]) - 1 for each in reversed(list(begins))}
         self._take(text[:known])

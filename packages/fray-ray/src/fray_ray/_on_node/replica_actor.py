@@ -258,9 +258,8 @@ def _environ(plan: dict[str, Any], python: str) -> dict[str, str]:
         environ[_JAX] = "cpu"  # so that importing JAX does not claim what was not asked for
     elif environ.get(_JAX) == "cpu":
         del environ[_JAX]
-    if (
-        environ.get(_OMP) == "1"
-    ):  # what Ray says to an actor that holds no CPU; the replica has those of its place
+    # What Ray says to an actor that holds no CPU; the replica has those of its place.
+    if environ.get(_OMP) == "1":
         environ[_OMP] = str(max(1, int(plan["cpus"])))
     group = current_placement_group()
     if group is not None:
