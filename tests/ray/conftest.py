@@ -28,12 +28,20 @@ sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 from gang_hosts import Hosts, left_in_ray
 from head_in_memory import HeadInMemory
+from metadata_server import MetadataServer, metadata_server
 
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> HeadInMemory:
     """A head's store in this process; nothing of Ray runs."""
     return HeadInMemory(monkeypatch)
+
+
+@pytest.fixture
+def provider() -> Iterator[MetadataServer]:
+    """The metadata server of a machine, which is away at first."""
+    with metadata_server(away=6) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 from job_processes import alive, parent
+from metadata_server import MetadataServer
 from ray._private.state import available_resources_per_node
 
 from fray import ActorDiedError, ActorOptions, JobContext, TaskOptions, WorkerDiedError, create_context
@@ -255,11 +256,13 @@ def test_a_replica_that_ends_because_its_node_is_drained_was_preempted(
     ray_cluster.kill_node(second)
 
 
+@pytest.mark.parametrize("how", ["drained", "preempted by its provider"])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_replicas_that_leave_a_drained_node_run_on_another_before_it_has_gone(
-    ray_cluster: LocalRayCluster, tmp_path: Path, replicas: int
+def test_replicas_that_leave_a_node_which_goes_run_on_another_before_it_has_gone(
+    ray_cluster: LocalRayCluster, tmp_path: Path, provider: MetadataServer, replicas: int, how: str
 ) -> None:
-    first = ray_cluster.add_node(num_cpus=2, memory=64 * 2**30)
+    with mock.patch.dict(os.environ, {"GCE_METADATA_HOST": provider.host}):
+        first = ray_cluster.add_node(num_cpus=2, memory=64 * 2**30)
     cluster = RayCluster(ray_cluster.address)
     request = JobRequest(
         "leaves",
@@ -270,13 +273,18 @@ def test_replicas_that_leave_a_drained_node_run_on_another_before_it_has_gone(
     job_id = cluster.launch(request)
     up = [tmp_path / f"pid-{rank}" for rank in range(replicas)]
     until(lambda: all(path.exists() for path in up), "they run")
-    ray_cluster.drain_node(first, seconds=3600.0)
+    if how == "drained":
+        ray_cluster.drain_node(first, seconds=3600.0)
+    else:
+        provider.preempted = "TRUE"
     second = ray_cluster.add_node(num_cpus=2, memory=64 * 2**30)
     info = cluster.wait(job_id, timeout=200)
     assert info.status is JobStatus.SUCCEEDED, info.error_message
     assert [[each.reason for each in task.previous] for task in info.tasks] == [
         [ExitReason.PREEMPTED]
     ] * replicas
+    says = "is drained" if how == "drained" else "its provider says preempted: TRUE"
+    assert all(says in (each.error_message or "") for task in info.tasks for each in task.previous), info
     assert first in ray_cluster.node_ids()
     ray_cluster.kill_node(first)
     ray_cluster.kill_node(second)

@@ -1,15 +1,14 @@
 """What a gang does when hosts of its slices are taken away."""
 
-import http.server
 import os
 import random
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from gang_hosts import Hosts, host, left_in_ray, lives
+from metadata_server import MetadataServer
 
 from fray.cluster import ExitReason, JobInfo, JobRequest, JobStatus, ResourceConfig, TpuConfig
 from fray.testing.cluster import until
@@ -150,51 +149,20 @@ def test_preemptions_have_a_budget_of_their_own(
     assert [task.attempt for task in info.tasks] == [1, 1]
 
 
-class Metadata(http.server.BaseHTTPRequestHandler):
-    """The part of a machine's metadata that says whether it is preempted; it is away for some questions."""
-
-    preempted = "FALSE"
-    asked, away = 0, 6
-
-    def do_GET(self) -> None:
-        type(self).asked += 1
-        if self.asked <= self.away:
-            return
-        found = self.preempted if self.path.endswith("/instance/preempted") else "NONE"
-        self.send_response(200 if self.headers["Metadata-Flavor"] == "Google" else 403)
-        self.end_headers()
-        self.wfile.write(found.encode() if self.asked > self.away + 2 else b"\xff")
-
-    def log_message(self, *_: Any) -> None:
-        """Write nothing."""
-
-
-@pytest.fixture
-def provider() -> Iterator[str]:
-    """A metadata server; its address."""
-    Metadata.preempted, Metadata.asked = "FALSE", 0
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
-
-
 def test_the_providers_notice_reaches_the_program_as_sigterm(
     gangs: RayCluster,
     slices: LocalRayCluster,
     hosts: Hosts,
-    provider: str,
+    provider: MetadataServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("GCE_METADATA_HOST", provider)
+    monkeypatch.setenv("GCE_METADATA_HOST", provider.host)
     slices.add_host("spot", 0, "v4-8", num_cpus=3)
     monkeypatch.delenv("GCE_METADATA_HOST")
     resources = ResourceConfig(cpu=3, device=TpuConfig("v4-8"))  # room on that host alone
     job_id = gangs.launch(JobRequest("spot", hosts.entrypoint, resources=resources))
     hosts.await_up(1)
-    Metadata.preempted = "TRUE"
+    provider.preempted = "TRUE"
     until(lambda: hosts.saved() == {0}, "the host has SIGTERM")
     until(lambda: "waiting" in (gangs.poll(job_id).pending_reason or ""), "that host is not taken again")
     slices.add_host("safe", 0, "v4-8", num_cpus=3)

@@ -33,6 +33,7 @@ MODULES = {
     "tests/ray/test_interrupted_pod.py": "an interrupt in the instant before a gang has begun",
     "tests/ray/test_job_metrics.py": "counts of many attempts, each of which takes a second to run",
     "tests/ray/test_line.py": "a model of the order among gangs: schedules of many jobs, drawn at random",
+    "tests/ray/test_notices.py": "a notice that comes between two steps of what takes it",
     "tests/ray/test_ray_internals.py": "each call of Ray's that is not public",
     "tests/ray/test_replica_file.py": "output that is cut at any byte, drawn at random",
     "tests/ray/test_small_entries.py": "what is written of hundreds of attempts, which take an hour to run",

@@ -1,12 +1,13 @@
 """A dashboard on loopback that says what a test has it say; behind it is no cluster."""
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from serving import serving
 
 NODE = "a-node"
 
@@ -160,14 +161,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data[: len(data) // 2] if cut else data)
 
 
-@contextmanager
-def fake_dashboard() -> Iterator[FakeDashboard]:
-    """Give one that ends with the block."""
-    with FakeDashboard() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def fake_dashboard() -> AbstractContextManager[FakeDashboard]:
+    """Return one that ends with the block."""
+    return serving(FakeDashboard())

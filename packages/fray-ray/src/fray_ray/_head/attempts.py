@@ -78,6 +78,7 @@ class AttemptRun:
         plan["accelerated"] = self.plan.resources.device.chips > 0
         plan["cpus"] = self.plan.resources.cpu
         plan |= {"gang": self.plan.gang, "returns": self.plan.returns, "ports": self.plan.ports}
+        plan["watches"] = self.plan.gang or self.plan.resources.preemptible  # for a provider's notice
         plan |= {"submission": self.plan.submission, "secrets": self.plan.secrets}
         await self.reach(lambda: actor.start.remote(plan, self.plan.payload))
 

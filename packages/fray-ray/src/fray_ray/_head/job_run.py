@@ -58,7 +58,7 @@ from fray_ray._packed_tasks import shortened
 from fray_ray._plan import Plan
 
 _MARGIN = 5.0  # seconds beyond a grace until an actor that has not answered is ended
-_LONGEST_GRACE = 30.0  # seconds for a gang whose provider gave notice without a time
+_LONGEST_GRACE = 30.0  # seconds for a replica whose provider gave notice without a time
 _RESERVE = 2.0  # seconds before a node's end in which no replica is left running
 # Seconds between looks at what is to be shown: of a job that runs, and of one that waits.
 _PUBLISH, _PUBLISH_WAITING = 0.2, 2.0
@@ -393,7 +393,7 @@ class JobRun:
     def _give_notice(self, replica: int, attempt: int, why: str, seconds: float) -> None:
         self._record.notices[replica] = why
         known = self._record.actors.get(replica)
-        if known is not None and self._plan.gang:
+        if known is not None:
             self._reservation.avoid({known.node})
         self.request(Noticed(replica, attempt, seconds))
 

@@ -1,7 +1,9 @@
 """The provider's word that it takes a machine away, which on Google's clouds the metadata server has."""
 
+import contextlib
 import http.client
 import os
+import queue
 import threading
 import time
 
@@ -19,14 +21,15 @@ class NoticeWatch:
     """Watches the metadata server of this machine, where it has one, until there is a notice."""
 
     def __init__(self) -> None:
-        self._notice: str | None = None
+        self._notices: queue.SimpleQueue[str] = queue.SimpleQueue()
         # A daemon: it may hang in a look-up of names where there is no such server, and then gives up.
         threading.Thread(target=self._watch, name="notices", daemon=True).start()
 
     def take(self) -> str | None:
         """Return the notice, once."""
-        notice, self._notice = self._notice, None
-        return notice
+        with contextlib.suppress(queue.Empty):
+            return self._notices.get_nowait()
+        return None
 
     def _watch(self) -> None:
         server, pause = os.environ.get(_SERVER) or _DEFAULT, threading.Event()
@@ -36,7 +39,7 @@ class NoticeWatch:
                 answer = _ask(server, path)
                 answered = answered or answer is not None
                 if answer == word:
-                    self._notice = f"its provider says {path.rpartition('/')[2]}: {word}"
+                    self._notices.put(f"its provider says {path.rpartition('/')[2]}: {word}")
                     return
             pause.wait(_EVERY)
 

@@ -160,7 +160,7 @@ class ReplicaActor:
             self._supervisor = started
             if self._stopped is not None:
                 _tell(started, f"stop {self._stopped}")
-            watch = NoticeWatch() if plan["gang"] else None
+            watch = NoticeWatch() if plan["watches"] else None
             used, file = NewSamples(told["private"]), replica_file(plan)
             output, words = started.stdout.fileno(), started.stderr.fileno()
             verdict, open_ = b"", [output, words]
