@@ -1,7 +1,7 @@
 """Every process of a job is killed while the job starts, is being stopped, or runs its `on_exit`.
 
 Jobs run side by side: in each, another process is killed. `test_scheduler`, `test_lost_jobs` and
-`test_process_supervisor` kill them while replicas run.
+`test_process_supervisor` kill them while replicas run. `test_head_restart` kills the GCS in these phases.
 """
 
 import os
@@ -12,10 +12,30 @@ from pathlib import Path
 
 import pytest
 from gang_hosts import left_in_ray, pids_of_replicas
-from job_processes import alive, kill, kill_scheduler, parent, process_of, shell_of, supervisor_of
+from job_processes import (
+    alive,
+    dashboard,
+    kill,
+    kill_scheduler,
+    parent,
+    paused,
+    process_of,
+    process_supervisors,
+    shell_of,
+    supervisor_of,
+)
 from ray.job_submission import JobSubmissionClient
+from ray.util import placement_group_table
 
-from fray.cluster import Entrypoint, ExitReason, JobInfo, JobRequest, JobStatus, ResourceConfig
+from fray.cluster import (
+    Entrypoint,
+    ExitReason,
+    JobInfo,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    TaskStatus,
+)
 from fray.testing.gates import until
 from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
@@ -69,6 +89,73 @@ def test_while_a_job_starts(joined_cluster: RayCluster, tmp_path: Path) -> None:
             assert how(info) == (JobStatus.SUCCEEDED, ExitReason.EXITED), (victim, info.error_message)
             assert info.tasks[0].attempt == 1, victim
     until(lambda: not left_in_ray(), "no actor and no room of them is left")
+
+
+def is_placed(job_id: str) -> bool:
+    """Whether Ray has given a job its room."""
+    groups = placement_group_table().values()
+    return any(job_id in group["name"] and group["state"] == "CREATED" for group in groups)
+
+
+def earlier(task: TaskStatus) -> list[ExitReason | None]:
+    return [each.reason for each in task.previous]
+
+
+def test_an_actor_is_killed_before_its_attempt_begins(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    """An attempt begins when Ray has started the job's process; its dashboard, which does that, is away."""
+    half = ResourceConfig(cpu=30)
+    requests = {
+        "again": JobRequest("again", Entrypoint.from_binary("true"), resources=half, max_retries_failure=1),
+        "never": JobRequest("never", Entrypoint.from_binary("true"), resources=half),
+    }
+    jobs = {name: joined_cluster.launch(request) for name, request in requests.items()}
+    for job_id in jobs.values():
+        until(lambda: "30" in (joined_cluster.poll(job_id).pending_reason or ""), "it waits")  # noqa: B023
+    with paused(dashboard()):
+        node = ray_cluster.add_node(num_cpus=60)
+        until(lambda: all(map(is_placed, jobs.values())), "they have room", 200)
+        actors = until(lambda: pids if len(pids := pids_of_replicas()) == 2 else [], "both are up", 200)
+        kill(*actors)
+    again, never = (joined_cluster.wait(jobs[name], timeout=200) for name in ("again", "never"))
+    assert how(again) == (JobStatus.SUCCEEDED, ExitReason.EXITED), again.error_message
+    assert (again.tasks[0].attempt, earlier(again.tasks[0])) == (2, [ExitReason.LOST])
+    assert how(never) == (JobStatus.FAILED, ExitReason.LOST), never.error_message
+    assert "replica 0 was lost" in (never.error_message or "")
+    until(lambda: not left_in_ray(), "no actor and no room of them is left")
+    ray_cluster.kill_node(node)
+
+
+def test_what_keeps_a_replica_is_killed_as_soon_as_it_is_there(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = tmp_path / "folders"  # of attempts, on this node
+    folders.mkdir()
+    monkeypatch.setenv("TMPDIR", os.fspath(folders))
+    node = ray_cluster.add_node(num_cpus=30)
+    monkeypatch.undo()
+    for victim in ("starter", "guardian", "process supervisor"):
+        folder = tmp_path / victim
+        folder.mkdir()
+        folder.joinpath("go").touch()  # a program that has started ends well
+        entrypoint = Entrypoint.from_binary("sh", ["-c", LASTING, os.fspath(folder)])
+        request = JobRequest("phase", entrypoint, resources=ResourceConfig(cpu=30), max_retries_failure=1)
+        job_id = joined_cluster.launch(request)
+        while (pid := process_supervisors().get(victim)) is None:  # no pause: they start within milliseconds
+            continue
+        kill(pid)
+        info = joined_cluster.wait(job_id, timeout=200)
+        assert how(info) == (JobStatus.SUCCEEDED, ExitReason.EXITED), (victim, info.error_message)
+        (task,) = info.tasks
+        # The program may have been so far that it has ended well.
+        assert (task.attempt, earlier(task)) in ((1, []), (2, [ExitReason.LOST])), (victim, info)
+        for each in task.previous:
+            assert "the process" in (each.error_message or ""), (victim, each)
+        until(lambda: not process_supervisors(), "no process is left of what kept it")
+    until(lambda: not left_in_ray(), "no actor and no room of them is left")
+    until(lambda: not list(folders.glob("fray-*")), "nor a folder of an attempt")
+    ray_cluster.kill_node(node)
 
 
 def test_while_a_job_is_being_stopped(joined_cluster: RayCluster, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ ray: Any = typed_ray
 _SCHEDULER = b"ray::SchedulerActor"
 _OWN = b"/job_process.py"
 _RAYS = b"ray::JobSupervisor"
+_ACTOR = b"ray::ReplicaActor"
+_KEEPS = b"process_supervisor import main"
 
 
 def _words(pid: int) -> list[bytes]:
@@ -113,6 +115,23 @@ def supervisor_of(job_id: str) -> int:
     pid = parent(shell_of(job_id))
     assert _words(pid)[0].startswith(_RAYS), _words(pid)
     return pid
+
+
+def process_supervisors() -> dict[str, int]:
+    """What keeps the only replica of the cluster on its node, by role: `starter`, `guardian`, ….
+
+    The starter is what the actor starts; it ends as soon as it has started the guardian.
+    """
+    cluster = _of_this_cluster()
+    found = {pid for pid, words in cluster.items() if any(_KEEPS in word for word in words)}
+
+    def role(pid: int) -> str:
+        above = parent(pid)
+        if above not in found:
+            return "starter" if cluster.get(above, [b""])[0].startswith(_ACTOR) else "guardian"
+        return "guardian" if role(above) == "starter" else "process supervisor"
+
+    return {role(pid): pid for pid in found}
 
 
 def parent(pid: int) -> int:

@@ -7,6 +7,7 @@ attempt, gives back the room and ends.
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -122,6 +123,8 @@ class ReplicaActor:
             self._outbox.add({"lost": f"its process could not be kept: {error!r}"})
         finally:
             held.close()
+            if self._private is not None:  # its process supervisor has removed it, unless it was killed
+                shutil.rmtree(self._private, ignore_errors=True)
 
     def _watch_lease(self, lease: float) -> None:
         while time.monotonic() - self._asked < lease:
@@ -179,7 +182,7 @@ class ReplicaActor:
                     yield notice
                 if samples := used.take():
                     yield {"samples": samples}
-        yield json.loads(verdict) if verdict.startswith(b"{") else {"lost": verdict.decode(errors="replace")}
+        yield _verdict(verdict.decode(errors="replace"), started.returncode)
 
     def free_ports(self, count: int) -> list[int]:
         """Return different ports on which nobody listens on this node now."""
@@ -225,6 +228,20 @@ class ReplicaActor:
             "result": result,
             "orphan_grace": orphan_grace(gang=plan["gang"]),
         }
+
+
+def _verdict(words: str, code: int) -> dict[str, Any]:
+    """Return how an attempt ended.
+
+    Args:
+        words: Of its process supervisor, or of the guardian of that; none where both were killed.
+        code: Of the process that was to start these.
+    """
+    if words.startswith("{"):
+        return dict(json.loads(words))
+    if not words and code < 0:
+        words = f"the process that was to keep it was ended by signal {-code}"
+    return {"lost": words or "the processes that kept it are gone, and none has said why"}
 
 
 def orphan_grace(*, gang: bool) -> float:
