@@ -1,13 +1,18 @@
 """A head whose state is in a Redis is killed: its GCS alone, and the whole of it."""
 
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from job_processes import process_of
+from ray.job_submission import JobSubmissionClient
 from redis_server import redis_server
 
 from fray import ClusterUnavailableError
@@ -45,9 +50,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRayCluster]:
 
 
 def waiting(folder: Path) -> Entrypoint:
-    """A program that notes its process and replica, and ends well when the test lets it."""
+    """A program that notes its process and replica, and SIGTERM, and ends well when the test lets it."""
     script = (
-        'r=$FRAY_REPLICA_ID; echo $$ > "$0/draft-$r"; mv "$0/draft-$r" "$0/up-$r"; '
+        'trap "touch $0/told" TERM; r=$FRAY_REPLICA_ID; '
+        'echo $$ > "$0/draft-$r"; mv "$0/draft-$r" "$0/up-$r"; '
         'while [ ! -e "$0/go" ]; do sleep 0.05; done; echo done'
     )
     return Entrypoint.from_binary("sh", ["-c", script, os.fspath(folder)])
@@ -66,6 +72,11 @@ def ray_has_failed_one() -> bool:
     """Whether Ray has failed a job that did not start; the scheduler may have written it again since."""
     logs = Path(os.environ["RAY_TMPDIR"], "ray").glob("session_*/logs/dashboard*.log")
     return any("actor failed to start within" in path.read_text(errors="replace") for path in logs)
+
+
+def ended_for_ray(table: JobSubmissionClient, job_id: str) -> bool:
+    """Whether Ray's table has the end of a job."""
+    return table.get_job_status(job_id).is_terminal()
 
 
 def test_jobs_run_on_and_end_well_when_the_gcs_is_killed(kept: LocalRayCluster, tmp_path: Path) -> None:
@@ -143,3 +154,43 @@ def test_jobs_are_known_and_can_be_run_again_when_the_head_is_killed(
     assert cluster.poll(waits).status is JobStatus.PENDING
     kept.add_node(num_cpus=60)
     assert cluster.wait(waits, timeout=200).status is JobStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["at once", "when its process is there"])
+def test_the_gcs_is_killed_while_one_job_starts_one_is_stopped_and_one_runs_its_on_exit(
+    kept: LocalRayCluster, tmp_path: Path, begun: bool
+) -> None:
+    cluster = RayCluster(kept.address)
+    starts, stopped, ends, gate = (tmp_path / name for name in ("starts", "stopped", "ends", "gate"))
+    for folder in (starts, stopped, ends):
+        folder.mkdir()
+    quarter = ResourceConfig(cpu=0.25, ram="64m")
+    on_exit = f"echo x >> {ends}/ran; timeout 300 sh -c 'until test -e {gate}; do sleep 0.1; done'"
+    ends_id = cluster.launch(JobRequest("ends", waiting(ends), resources=quarter, on_exit=on_exit))
+    stopped_id = cluster.launch(JobRequest("stopped", waiting(stopped), resources=quarter))
+    for folder in (ends, stopped):
+        until((folder / "up-0").exists, f"{folder.name} runs", 200)
+    program = int((stopped / "up-0").read_text())
+    (ends / "go").touch()
+    until((ends / "ran").exists, "its on_exit runs", 200)
+    with ThreadPoolExecutor(1) as pool:
+        stop = pool.submit(cluster.terminate, stopped_id, 5.0)
+        until((stopped / "told").exists, "it has SIGTERM", 200)
+        starts_id = cluster.launch(JobRequest("starts", waiting(starts), resources=quarter))
+        if begun:
+            process_of(starts_id)
+        kept.restart_gcs()
+        gate.touch()
+        with contextlib.suppress(ClusterUnavailableError):  # it has been stopped all the same
+            stop.result(200)
+    until(lambda: answers(cluster), "the dashboard has found the GCS again", 200)
+    assert cluster.wait(stopped_id, timeout=200).status is JobStatus.STOPPED
+    assert not running(program)
+    (starts / "go").touch()
+    info = cluster.wait(starts_id, timeout=200)
+    assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 1), info.error_message
+    table = JobSubmissionClient(kept.dashboard)
+    for job_id in (starts_id, stopped_id, ends_id):
+        until(partial(ended_for_ray, table, job_id), "Ray sees the end", 200)
+    assert cluster.poll(ends_id).status is JobStatus.SUCCEEDED
+    assert (ends / "ran").read_text() == "x\n"
