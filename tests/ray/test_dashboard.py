@@ -3,12 +3,14 @@
 import json
 import re
 from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import ray as typed_ray
 import requests
 from prometheus_client.parser import text_string_to_metric_families
+from gang_hosts import nodes_of_replicas
 
 from fray.cluster import Entrypoint, JobRequest, ResourceConfig, create_environment
 from fray.testing.gates import Gate, until
@@ -119,10 +121,11 @@ def test_figures_of_a_job_are_among_rays_metrics_and_zero_when_it_has_ended(
     assert (figures["ray_fray_job_attempts"], figures["ray_fray_job_failures"]) == (3, 1)
     assert (figures["ray_fray_job_preemptions"], figures["ray_fray_job_pending_seconds"]) == (0, 0)
     gate.open()
-    joined_cluster.wait(job_id, timeout=200, raise_on_failure=True)
+    joined_cluster.wait([job_id, gang_id], timeout=200, raise_on_failure=True)
     until(
         lambda: {name for name, figure in scraped(job_id).items() if not figure} >= figures.keys(),
         "all are zero",
+    gang_id = joined_cluster.launch(replace(request, gang=True))
     )
     until(lambda: not scraped(job_id), "nothing is exported of a job that has ended")
 
@@ -137,5 +140,10 @@ def test_the_dashboard_for_grafana_asks_for_what_is_exported() -> None:
         "pending_seconds",
         "preemptions",
         "replicas",
+    of_gang = {"ray_fray_job_gang_restarts": 1, "ray_fray_job_gang_size": 2}
+    until(lambda: of_gang.items() <= scraped(gang_id).items(), "the gang runs, for the second time")
     }
     assert json.loads(PAGE.read_text())["uid"] == "fray-jobs"
+    until(lambda: not scraped(gang_id), "nor of a gang")
+        "gang_restarts",
+        "gang_size",

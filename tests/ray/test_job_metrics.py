@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
-from fray_ray._head.job_metrics import figures_of, replicas_of
+from fray_ray._head.job_metrics import figures_of, figures_of_gang, replicas_of
 from fray_ray._head.usage_file import UsageFile
 
 
@@ -31,6 +31,21 @@ def test_attempts_are_counted_by_how_they_ended() -> None:
     assert (figures["attempts"], figures["failures"], figures["preemptions"]) == (8, 3, 2)
     counts = {status: count for status, count in replicas_of(info).items() if count}
     assert counts == {JobStatus.RUNNING: 1, JobStatus.SUCCEEDED: 1, JobStatus.PENDING: 2}
+
+
+def test_a_gang_has_as_many_slices_as_run_and_starts_again_as_a_whole() -> None:
+    before = (ended(1, ExitReason.PREEMPTED, None), ended(2, ExitReason.STOPPED, -15))
+    runs = [
+        TaskStatus(replica=number, status=JobStatus.RUNNING, attempt=3, previous=before)
+        for number in range(8)
+    ]
+    assert figures_of_gang(job(*runs), hosts=4) == {"gang_size": 2, "gang_restarts": 2}
+    good = TaskStatus(replica=0, status=JobStatus.SUCCEEDED, attempt=3, previous=before)
+    assert figures_of_gang(job(good, *runs[1:]), hosts=4)["gang_size"] == 2, "a host that is done"
+    waits = [TaskStatus(replica=number, attempt=1, reason=ExitReason.PREEMPTED) for number in range(8)]
+    assert figures_of_gang(job(*waits), hosts=4) == {"gang_size": 0, "gang_restarts": 0}
+    new = [TaskStatus(replica=number) for number in range(8)]
+    assert figures_of_gang(job(*new), hosts=4) == {"gang_size": 0, "gang_restarts": 0}
 
 
 def test_memory_is_of_what_runs_and_cpu_time_of_all_attempts() -> None:

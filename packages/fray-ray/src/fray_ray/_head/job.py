@@ -71,7 +71,7 @@ class ScheduledJob:
         if record is None:
             record = JobRecord(machine=new_machine(plan))
         self._record, self._predecessors = record, shared.predecessors
-        metrics = JobMetrics(plan.job_id, plan.name)
+        metrics = JobMetrics(plan.job_id, plan.name, plan.hosts if plan.gang else None)
         log = self._output.path
         self._board = JobBoard(plan, record, log=log, usage=usage_file(plan.submission), metrics=metrics)
         self._ray_job = RayJob(

@@ -5,6 +5,7 @@ report interval. So a cluster exports the figures of the jobs that it has, and n
 """
 
 import functools
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -24,7 +25,10 @@ _DESCRIPTIONS = {
     "pending_seconds": "For how long no replica of a job has run: it waits for room, or to start again.",
     "memory_bytes": "Memory of the attempts of a job that run.",
     "cpu_seconds": "CPU time that all attempts of a job have used.",
+    "gang_size": "TPU slices of a gang, or replicas of one without TPUs, that run now.",
+    "gang_restarts": "How often a gang has started again.",
 }
+_OF_GANGS = ("gang_size", "gang_restarts")
 
 
 @functools.cache
@@ -38,12 +42,17 @@ def shared_gauges() -> dict[str, Gauge]:
 
 
 class JobMetrics:
-    """The figures of one job, as Ray's metrics `ray_fray_job_NAME` with the tags `job_id` and `job_name`."""
+    """The figures of one job, as Ray's metrics `ray_fray_job_NAME` with the tags `job_id` and `job_name`.
 
-    def __init__(self, job_id: str, name: str) -> None:
+    Args:
+        hosts: Of a gang, how many replicas are a unit of it: the hosts of a slice. None for replicas that
+            know nothing of each other, which have no figures of a gang.
+    """
+
+    def __init__(self, job_id: str, name: str, hosts: int | None = None) -> None:
         shown = name.encode("ascii", "backslashreplace").decode()  # Ray 2.60 takes no other tag
         self._tags = {"job_id": job_id, "job_name": shown}
-        self._gauges = shared_gauges()
+        self._gauges, self._hosts = shared_gauges(), hosts
         self._next = 0.0
         self._waits_since: float | None = None
         # What was counted last, and of what: of a job that waits nothing changes between two times.
@@ -60,12 +69,17 @@ class JobMetrics:
         self._next = time.monotonic() + _EVERY
         used, known = latest(), self._counted
         if known is None or known[0] is not info or known[1] != used:
-            known = self._counted = info, used, replicas_of(info), figures_of(info, used)
+            known = self._counted = info, used, replicas_of(info), self._figures(info, used)
         self._set(known[2], known[3] | {"pending_seconds": self._pending(info, known[2])})
 
     def end(self) -> None:
         """Set all to zero: the job has ended."""
-        self._set(dict.fromkeys(JobStatus, 0), {name: 0.0 for name in _DESCRIPTIONS if name != "replicas"})
+        others = ("replicas",) if self._hosts is not None else ("replicas", *_OF_GANGS)
+        self._set(dict.fromkeys(JobStatus, 0), {name: 0.0 for name in _DESCRIPTIONS if name not in others})
+
+    def _figures(self, info: JobInfo, used: Latest) -> dict[str, float]:
+        gang = {} if self._hosts is None else figures_of_gang(info, self._hosts)
+        return figures_of(info, used) | gang
 
     def _set(self, replicas: Mapping[JobStatus, int], figures: Mapping[str, float]) -> None:
         for status, count in replicas.items():
@@ -98,6 +112,15 @@ def figures_of(info: JobInfo, latest: Latest) -> dict[str, float]:
         "preemptions": sum(attempt.reason is ExitReason.PREEMPTED for attempt in attempts),
         "memory_bytes": sum(latest[attempt][0] for attempt in runs if attempt in latest),
         "cpu_seconds": sum(cpu_time for _, cpu_time in latest.values()),
+    }
+
+
+def figures_of_gang(info: JobInfo, hosts: int) -> dict[str, float]:
+    """Return the figures of a job that is a gang; `hosts` of its replicas are one unit of it."""
+    running = sum(task.status is JobStatus.RUNNING for task in info.tasks)
+    return {
+        "gang_size": math.ceil(running / hosts),  # hosts of a slice may end before the others
+        "gang_restarts": max([0, *(task.attempt - 1 for task in info.tasks)]),
     }
 
 
