@@ -1,16 +1,17 @@
 """What Ray's own dashboard shows of jobs: the output of a replica on its node, and figures for Prometheus."""
 
+import contextlib
 import json
 import re
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray as typed_ray
 import requests
-from prometheus_client.parser import text_string_to_metric_families
 from gang_hosts import nodes_of_replicas
+from prometheus_client.parser import text_string_to_metric_families
 
 from fray.cluster import Entrypoint, JobRequest, ResourceConfig, create_environment
 from fray.testing.gates import Gate, until
@@ -40,29 +41,47 @@ def shown(ray_cluster: LocalRayCluster, node: str, name: str) -> str:
     return answer.text
 
 
+def writer(name: str) -> int:
+    """The process of this machine that has a file of that name open; 0 where none has."""
+    for file in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # it has just been closed, or is another user's
+            if file.readlink().name == name:
+                return int(file.parts[2])
+    return 0
+
+
 def test_what_each_replica_wrote_is_a_file_of_its_node_without_secrets(
-    ray_cluster: LocalRayCluster, joined_cluster: RayCluster
+    ray_cluster: LocalRayCluster, joined_cluster: RayCluster, tmp_path: Path
 ) -> None:
-    def work() -> None:
+    def work(gate: Gate) -> None:
         import os
         import sys
 
         print(f"hello from {os.environ['FRAY_REPLICA_ID']}, with {os.environ['SERVICE_KEY']}")
         if os.environ["FRAY_REPLICA_ID"] == "1" and os.environ["FRAY_ATTEMPT"] == "1":
             sys.exit("the first attempt fails")
+        gate.wait()
 
+    gate = Gate(tmp_path / "gate")
     request = JobRequest(
         "printing",
-        Entrypoint.from_callable(work),
+        Entrypoint.from_callable(work, [gate]),
         # More than half of the largest node: the replicas are on two.
         resources=ResourceConfig(cpu=2, replicas=2),
         environment=create_environment(env_vars={"SERVICE_KEY": SECRET}),
         max_retries_failure=1,
     )
     job_id = joined_cluster.launch(request)
+    # All nodes of this cluster have one folder, so a file is of the node of the process that writes it.
+    open_now = [f"fray-{job_id}-replica-{which}.log" for which in ("0-attempt-1", "1-attempt-2")]
+    writers = until(lambda: found if all(found := list(map(writer, open_now))) else [], "both are written")
+    nodes = nodes_of_replicas()
+    assert set(writers) <= nodes.keys(), "it is written where the replica is"
+    assert len({nodes[pid] for pid in writers}) == 2
+    gate.open()
     joined_cluster.wait(job_id, timeout=200, raise_on_failure=True)
     names = {f"fray-{job_id}-replica-{which}.log" for which in ("0-attempt-1", "1-attempt-1", "1-attempt-2")}
-    # All nodes of this cluster have one folder: each lists what any has.
+    # Each lists what any has.
     for node in ray_cluster.node_ids()[:3]:
         assert names <= listed(ray_cluster, node, job_id)
     second = shown(ray_cluster, node, f"fray-{job_id}-replica-1-attempt-2.log")
@@ -106,6 +125,7 @@ def test_figures_of_a_job_are_among_rays_metrics_and_zero_when_it_has_ended(
         max_retries_failure=1,
     )
     job_id = joined_cluster.launch(request)
+    gang_id = joined_cluster.launch(replace(request, gang=True))
     until(lambda: scraped(job_id).get("ray_fray_job_memory_bytes", 0) > 1 << 20, "its memory is exported")
     until(lambda: scraped(job_id)["ray_fray_job_attempts"] == 3, "the first attempt has failed")
     until(lambda: scraped(job_id)["running"] == 2, "both run")
@@ -120,14 +140,16 @@ def test_figures_of_a_job_are_among_rays_metrics_and_zero_when_it_has_ended(
     }
     assert (figures["ray_fray_job_attempts"], figures["ray_fray_job_failures"]) == (3, 1)
     assert (figures["ray_fray_job_preemptions"], figures["ray_fray_job_pending_seconds"]) == (0, 0)
+    of_gang = {"ray_fray_job_gang_restarts": 1, "ray_fray_job_gang_size": 2}
+    until(lambda: of_gang.items() <= scraped(gang_id).items(), "the gang runs, for the second time")
     gate.open()
     joined_cluster.wait([job_id, gang_id], timeout=200, raise_on_failure=True)
     until(
         lambda: {name for name, figure in scraped(job_id).items() if not figure} >= figures.keys(),
         "all are zero",
-    gang_id = joined_cluster.launch(replace(request, gang=True))
     )
     until(lambda: not scraped(job_id), "nothing is exported of a job that has ended")
+    until(lambda: not scraped(gang_id), "nor of a gang")
 
 
 def test_the_dashboard_for_grafana_asks_for_what_is_exported() -> None:
@@ -136,14 +158,11 @@ def test_the_dashboard_for_grafana_asks_for_what_is_exported() -> None:
         "attempts",
         "cpu_seconds",
         "failures",
+        "gang_restarts",
+        "gang_size",
         "memory_bytes",
         "pending_seconds",
         "preemptions",
         "replicas",
-    of_gang = {"ray_fray_job_gang_restarts": 1, "ray_fray_job_gang_size": 2}
-    until(lambda: of_gang.items() <= scraped(gang_id).items(), "the gang runs, for the second time")
     }
     assert json.loads(PAGE.read_text())["uid"] == "fray-jobs"
-    until(lambda: not scraped(gang_id), "nor of a gang")
-        "gang_restarts",
-        "gang_size",

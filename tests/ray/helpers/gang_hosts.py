@@ -185,8 +185,14 @@ def pending_groups() -> list[str]:
 
 def pids_of_replicas() -> list[int]:
     """The processes of the actors that run replicas now."""
+    return list(nodes_of_replicas())
+
+
+def nodes_of_replicas() -> dict[int, str]:
+    """The node of each of these processes, as Ray knows it."""
     actors = state.actor_table(None, None, "ALIVE").values()
-    return [actor["Pid"] for actor in actors if actor["ActorClassName"] == "ReplicaActor"]
+    replicas = [actor for actor in actors if actor["ActorClassName"] == "ReplicaActor"]
+    return {actor["Pid"]: actor["Address"]["NodeID"] for actor in replicas}
 
 
 def slices_in_use() -> set[str]:
