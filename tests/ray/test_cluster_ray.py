@@ -2,6 +2,8 @@
 
 import os
 import shlex
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -114,6 +116,37 @@ def test_what_ray_stops_reads_stopped(
 
 def test_stopping_a_job_ends_its_tasks_and_its_detached_actors(
     cluster: RayCluster, driver: None, tmp_path: Path
+@pytest.mark.parametrize("gang", [False, True], ids=["alone", "gang"])
+def test_ray_job_stop_leaves_a_program_two_seconds_after_sigterm_and_no_process(
+    cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path, gang: bool
+) -> None:
+    def work() -> None:
+        import os
+        import signal
+        import time
+
+        told: list[float] = []
+        signal.signal(signal.SIGTERM, lambda *_: told.append(time.monotonic()))
+        (tmp_path / "draft").write_text(str(os.getpid()))
+        (tmp_path / "draft").rename(tmp_path / "up")
+        while True:  # it would never end by itself
+            time.sleep(0.02)
+            if told:
+                (tmp_path / "draft").write_text(str(time.monotonic() - told[0]))
+                (tmp_path / "draft").rename(tmp_path / "lived")
+
+    job_id = cluster.launch(JobRequest("stopped", work, gang=gang))
+    up, lived = tmp_path / "up", tmp_path / "lived"
+    until(up.exists, "it runs")
+    pid = up.read_text()
+    command = [sys.executable, "-m", "ray.scripts.scripts", "job", "stop", job_id]
+    subprocess.run([*command, "--address", ray_cluster.dashboard], check=True, timeout=200)
+    assert JobSubmissionClient(ray_cluster.dashboard).get_job_status(job_id) == "STOPPED"
+    until(lambda: not running(pid), "its program is gone, too", 20.0)
+    assert float(lived.read_text()) > 1.5
+    assert cluster.wait(job_id, timeout=200).status is JobStatus.STOPPED
+
+
 ) -> None:
     pids = tmp_path / "pids"
 
