@@ -32,8 +32,8 @@ from fray_ray.testing import LocalRayCluster
 _MIB = 1 << 20
 _SETTLES = 5.0  # seconds after the last start
 _LOOK, _STEADY = 2.0, 1.0  # seconds between looks at a cluster without jobs; MiB by which two may differ
-# What runs on other nodes of a real cluster, and workers that wait for any work.
-_ELSEWHERE = ("ReplicaActor", "sleep 600", "process_supervisor", "ray::IDLE")
+# What runs on other nodes of a real cluster, with all that it starts, and workers that wait for any work.
+_ELSEWHERE = ("ray::ReplicaActor", "_on_node.process_supervisor", "ray::IDLE")
 _OF_JOBS = ("JobSupervisor", "job_process")  # what runs on the head for a job alone
 _PROCESS = "a process for each job that stands for it in Ray's table, and the shell that starts it again"
 _AT_ONCE = 16  # launches
@@ -53,12 +53,28 @@ def processes(temporary: str) -> Iterator[tuple[str, psutil.Process]]:
                 yield " ".join(process.cmdline()), process
 
 
+def of_the_head(temporary: str) -> list[psutil.Process]:
+    """Return the processes of a cluster that are its head's.
+
+    The program of a job by hand is, and so is Fray's shell, whose command line has the same words.
+    """
+    found = {process.pid: (line, process) for line, process in processes(temporary)}
+
+    def is_elsewhere(pid: int) -> bool:
+        line, process = found.get(pid, ("", None))
+        if process is None or any(name in line for name in _ELSEWHERE):
+            return process is not None
+        with contextlib.suppress(psutil.Error):
+            return is_elsewhere(process.ppid())
+        return True  # it has just ended
+
+    return [process for pid, (_, process) in found.items() if not is_elsewhere(pid)]
+
+
 def cost(temporary: str) -> Cost:
     """Return what all processes of a cluster take that are its head's."""
     memory, threads, count = 0.0, 0, 0
-    for line, process in processes(temporary):
-        if any(name in line for name in _ELSEWHERE):
-            continue
+    for process in of_the_head(temporary):
         with contextlib.suppress(psutil.Error):
             memory += process.memory_full_info().pss / _MIB
             threads += process.num_threads()
