@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import ray as typed_ray
+from job_processes import kill_scheduler
 from ray.job_submission import JobSubmissionClient
 from words_in_files import files_with
 
@@ -114,8 +116,6 @@ def test_what_ray_stops_reads_stopped(
     assert (info.status, info.tasks[0].reason) == (JobStatus.STOPPED, ExitReason.STOPPED)
 
 
-def test_stopping_a_job_ends_its_tasks_and_its_detached_actors(
-    cluster: RayCluster, driver: None, tmp_path: Path
 @pytest.mark.parametrize("gang", [False, True], ids=["alone", "gang"])
 def test_ray_job_stop_leaves_a_program_two_seconds_after_sigterm_and_no_process(
     cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path, gang: bool
@@ -147,6 +147,8 @@ def test_ray_job_stop_leaves_a_program_two_seconds_after_sigterm_and_no_process(
     assert cluster.wait(job_id, timeout=200).status is JobStatus.STOPPED
 
 
+def test_stopping_a_job_ends_its_tasks_and_its_detached_actors(
+    cluster: RayCluster, driver: None, tmp_path: Path
 ) -> None:
     pids = tmp_path / "pids"
 
@@ -394,6 +396,34 @@ def test_a_workspace_that_is_too_large_is_refused_with_what_to_do(
         cluster.launch(request)
     (tmp_path / ".rayignore").write_text("large.bin\n")
     cluster.terminate(cluster.launch(request))
+
+
+@pytest.mark.parametrize("git", [False, True], ids=["a folder", "a repository"])
+def test_a_job_that_has_waited_in_its_workspace_warns_of_what_changed_meanwhile(
+    cluster: RayCluster, driver: None, tmp_path: Path, git: bool
+) -> None:
+    workspace, gate = tmp_path / "workspace", Gate(tmp_path / "gate")
+    workspace.mkdir()
+    (workspace / "train.py").write_text("print('one')")
+    (workspace / "same.py").touch()
+    if git:
+        for command in ("init -q", "add .", "-c user.name=t -c user.email=t@example.org commit -q -m first"):
+            subprocess.run(["git", *command.split()], cwd=workspace, check=True)
+    waits = Entrypoint.from_binary("sh", ["-c", f"until test -e {gate.path}; do sleep 0.05; done"])
+    first = cluster.launch(JobRequest("first", waits))
+    environment = create_environment(workspace=workspace)
+    job_id = cluster.launch(JobRequest("waits", "train", environment=environment, after=[first]))
+    launched = time.time()
+    until(lambda: time.time() > launched + 1.5, "it has waited")
+    (workspace / "train.py").write_text("print('two')")
+    gate.open()
+    until(lambda: cluster.poll(job_id).started_at, "it has begun")
+    kill_scheduler()  # the next one knows it, too
+    info = cluster.wait(job_id, timeout=200)
+    assert list(cluster.monitor(job_id)) == ["two"]
+    (warning,) = info.warnings
+    assert "files changed between launch and start: train.py;" in warning
+    assert not cluster.poll(first).warnings
 
 
 def test_an_entry_point_that_is_too_large_is_refused_with_its_size(cluster: RayCluster) -> None:

@@ -166,6 +166,15 @@ def taken_at(entry: JobEntry) -> int:
     return number_in(entry.metadata.get(SINCE, ""), entry.start_time or 0)
 
 
+def commit_in(metadata: Mapping[str, str]) -> str | None:
+    """Return the commit of the workspace of a job when it was launched, where that is known."""
+    try:
+        commit = from_text(metadata.get(_ABOUT, "{}")).get("commit")
+    except UNREADABLE:
+        return None
+    return commit if isinstance(commit, str) else None
+
+
 def tries_of(entry: JobEntry) -> int:
     """Return which run of its job an entry is: 1 for the first run, 2 for its first retry."""
     return number_in(entry.metadata.get(_TRIES, "1"), 1)

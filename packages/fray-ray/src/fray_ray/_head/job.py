@@ -10,11 +10,20 @@ import json
 import os
 import pickle
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fray.backend import CannotRun, Policy, RestartRequested, StopRequested, Supervision
+from fray.backend import (
+    CannotRun,
+    Policy,
+    RestartRequested,
+    SourceState,
+    StopRequested,
+    Supervision,
+    change_since,
+)
 from fray.cluster import Endpoint, ExitReason, JobInfo, JobStatus
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside, insist
@@ -33,7 +42,7 @@ from fray_ray._head.record import JobRecord
 from fray_ray._head.replica_log import complete_log
 from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.usage_file import usage_file
-from fray_ray._job_table import state_metadata
+from fray_ray._job_table import commit_in, state_metadata
 from fray_ray._plan import Plan, job_config
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.environment import JOB_CONFIG
@@ -41,6 +50,7 @@ from fray_ray._ray_internals.processes import driver_log
 from fray_ray._scheduler import GRACE_OF_LOST, RAYS_GRACE
 
 _SHOWN_AFTER = 0.25  # seconds for which a job may find room before it is shown as waiting
+_SOON = 1.0  # seconds after the launch in which hardly anybody changes the source
 
 
 @dataclass(frozen=True)
@@ -192,6 +202,7 @@ class ScheduledJob:
     async def _join(self) -> Mapping[str, str] | CannotRun:
         """Have Ray run the job's process; return what makes the replicas part of the Ray job."""
         if self._record.config is None:
+            await self._compare_source()
             self._board.shown = False
             problem = await self._ray_job.begin()
             if problem is not None:
@@ -203,6 +214,25 @@ class ScheduledJob:
             JOB_CONFIG: job_config(self._plan, config),
             "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",  # what a program itself asks Ray for wins
         }
+
+    async def _compare_source(self) -> None:
+        """Warn where the source of a job that has waited is no longer that of its launch.
+
+        A workspace that was not uploaded is on this machine, or in a folder that all machines have. Another
+        run of the job is meant to run what is there.
+        """
+        plan = self._plan
+        if plan.cwd is None or plan.tries > 1 or time.time() - plan.submitted_at < _SOON:
+            return
+        state = SourceState(commit=commit_in(self._queued.metadata))
+        try:
+            change = await aside(change_since, plan.cwd, state, plan.submitted_at)
+        except Exception:  # noqa: BLE001 - the head does not have that folder, say; the job runs all the same
+            traceback.print_exc()
+            return
+        if change is not None:
+            self._record.warnings = (change,)
+            self._board.store()
 
     async def _finish(self) -> None:
         plan, info = self._plan, self._board.final()

@@ -76,7 +76,8 @@ class JobBoard:
     def info(self) -> JobInfo:
         """The state of the job now; the same object as long as it is the same."""
         machine = self.machine
-        made_of = machine.tasks, machine.started_at, self.waits_for, dict(self.record.ports)
+        record = self.record
+        made_of = machine.tasks, machine.started_at, self.waits_for, dict(record.ports), record.warnings
         if self._made is None or self._made[0] != made_of:
             self._made = made_of, self._make_info()
         return self._made[1]
@@ -84,7 +85,7 @@ class JobBoard:
     def _make_info(self) -> JobInfo:
         machine = self.machine
         tasks = tuple(map(self._task, machine.tasks))
-        info = replace(self._info, tasks=tasks, started_at=machine.started_at)
+        info = replace(self._info, tasks=tasks, started_at=machine.started_at, warnings=self.record.warnings)
         if machine.started_at is not None:
             info = replace(info, status=JobStatus.RUNNING)
         runs_now = any(task.status is JobStatus.RUNNING for task in tasks)

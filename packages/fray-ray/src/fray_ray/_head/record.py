@@ -48,6 +48,7 @@ class JobRecord:
         submitted: Whether Ray has started the job's own process, or was asked to.
         config: What Ray gave that process about the job, as JSON.
         told: Whether the command for the end of the job was run.
+        warnings: What its users should know of how it runs.
     """
 
     machine: Supervision
@@ -67,6 +68,7 @@ class JobRecord:
     submitted: bool = False
     config: str | None = None
     told: bool = False
+    warnings: tuple[str, ...] = ()
 
     def packed(self) -> bytes:
         """Return it as it is stored; a file has the earlier attempts that are too many."""
