@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ import pytest
 import ray as typed_ray
 from job_processes import kill_scheduler
 from ray.job_submission import JobSubmissionClient
+from wheels import wheel
 from words_in_files import files_with
 
 from fray import RuntimeEnv
@@ -356,22 +356,6 @@ def test_a_package_that_does_not_exist_is_named_in_the_first_line_of_the_error(c
     assert "its environment could not be built: " in first, info.error_message
     assert name in first, info.error_message
     assert others, "the output of what was to install it"
-
-
-def wheel(folder: Path, name: str) -> Path:
-    """Make a wheel with one module, which needs nothing to be installed."""
-    path = folder / f"{name}-1.0-py3-none-any.whl"
-    about = f"{name}-1.0.dist-info"
-    files = {
-        f"{name}.py": f"NAME = {name!r}\n",
-        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
-        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{file},,\n" for file in [*files, f"{about}/RECORD"])
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, text in [*files.items(), (f"{about}/RECORD", record)]:
-            archive.writestr(file, text)
-    return path
 
 
 def test_a_workspace_is_shipped_when_asked(ray_cluster: LocalRayCluster, tmp_path: Path) -> None:

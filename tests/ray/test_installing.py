@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray.exceptions import RuntimeEnvSetupError
+from wheels import wheel
 
 from fray_ray._installing import environment_of, setup_failure, with_packages
 
@@ -36,6 +38,20 @@ OF_LATER_UV = """    Using Python 3.11.7 environment at: .../virtualenv
       cause: Because no-such-thing was not found in the package registry, it cannot be used.
 
     hint: no index was asked
+"""
+
+# Has a job of a cluster, all in the environment that runs this, print what a package holds, and where it is.
+RUNS_A_JOB = """
+import sys
+from fray.cluster import Entrypoint, JobRequest, create_environment
+from fray_ray import RayCluster
+from fray_ray.testing import LocalRayCluster
+with LocalRayCluster() as ray_cluster, RayCluster(ray_cluster.address) as cluster:
+    entrypoint = Entrypoint.from_binary("python", ["-c", sys.argv[2]])
+    request = JobRequest("packages", entrypoint, environment=create_environment(pip_packages=[sys.argv[1]]))
+    job_id = cluster.launch(request)
+    cluster.wait(job_id, timeout=300, raise_on_failure=True)
+    print(*cluster.monitor(job_id), flush=True)
 """
 
 
@@ -139,3 +155,22 @@ def test_the_real_uv_names_a_package_that_does_not_exist_in_the_first_line(
 
 def test_what_ray_says_without_an_output_is_said_in_a_line() -> None:
     assert setup_failure("no room\nfor it") == ("its environment could not be built: for it")
+
+
+def test_pip_installs_a_jobs_packages_on_a_cluster_whose_environment_has_it(tmp_path: Path) -> None:
+    """That of the tests may have none: an environment with pip is made that has all of theirs."""
+    package, own = wheel(tmp_path, "by_pip_for_a_test"), tmp_path / "environment"
+    subprocess.run(
+        [sys.executable, "-m", "venv", own], check=True
+    )  # Python brings a pip, so nothing is fetched
+    (packages,) = own.glob("lib/python*/site-packages")
+    theirs = sysconfig.get_path("purelib")
+    (packages / "theirs.pth").write_text(f"import site; site.addsitedir({theirs!r})\n")
+    program = "import by_pip_for_a_test, sys; print(by_pip_for_a_test.NAME, sys.prefix)"
+    environ = {name: value for name, value in os.environ.items() if name != "RAY_TMPDIR"}
+    command = [os.fspath(own / "bin" / "python"), "-c", RUNS_A_JOB, os.fspath(package), program]
+    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=400)
+    name, prefix = done.stdout.split()[-2:]
+    assert name == "by_pip_for_a_test"
+    assert "pip" in Path(prefix).parts
+    assert "uv" not in Path(prefix).parts
