@@ -5,7 +5,6 @@ they are taken (`UsageHistory`); of many attempts each has fewer here, so that t
 """
 
 import contextlib
-import threading
 import time
 from pathlib import Path
 
@@ -24,7 +23,7 @@ def usage_file(submission: str) -> str:
 
 
 class UsageFile:
-    """That of one run of a job; safe to use from the threads of its replicas.
+    """That of one run of a job; its event loop alone uses it.
 
     Args:
         path: None where nobody reads it.
@@ -33,7 +32,6 @@ class UsageFile:
     def __init__(self, path: str | None) -> None:
         self._path = path
         self._lines: dict[tuple[int, int], list[str]] = {}
-        self._lock = threading.Lock()
         self._changed = False
         self._next = 0.0
         if path is not None:
@@ -41,7 +39,8 @@ class UsageFile:
 
     def _read(self, path: str) -> None:
         """Take what another driver of the job has written."""
-        with contextlib.suppress(OSError), Path(path).open(encoding="utf-8") as file:
+        # Anybody may have written there: a line of other bytes is none of ours.
+        with contextlib.suppress(OSError), Path(path).open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 words = line.rstrip("\n").split(" ", 2)
                 if len(words) == _WORDS and words[0].isdecimal() and words[1].isdecimal():
@@ -49,17 +48,15 @@ class UsageFile:
 
     def take(self, replica: int, attempt: int, samples: str) -> None:
         """Take all samples of an attempt, as `UsageHistory` writes them, in place of those before."""
-        with self._lock:
-            before = self._lines.get((replica, attempt - 1))
-            if before is not None and (replica, attempt) not in self._lines:  # that one has ended
-                self._lines[replica, attempt - 1] = _thinned(before, self._most())
-            self._lines[replica, attempt] = samples.split("\n")[:-1]  # one that has no end yet is not read
-            self._changed = True
+        before = self._lines.get((replica, attempt - 1))
+        if before is not None and (replica, attempt) not in self._lines:  # that one has ended
+            self._lines[replica, attempt - 1] = _thinned(before, self._most())
+        self._lines[replica, attempt] = samples.split("\n")[:-1]  # one that has no end yet is not read
+        self._changed = True
 
     def latest(self) -> dict[tuple[int, int], tuple[int, float]]:
         """Return the last memory and the CPU time of each attempt, by replica and attempt."""
-        with self._lock:
-            last = {attempt: lines[-1] for attempt, lines in self._lines.items() if lines}
+        last = {attempt: lines[-1] for attempt, lines in self._lines.items() if lines}
         found = {}
         for attempt, line in last.items():
             with contextlib.suppress(ValueError):  # a file that the attempt itself can write to
@@ -75,14 +72,13 @@ class UsageFile:
         """
         if self._path is None or not self._changed or (time.monotonic() < self._next and not last):
             return
-        with self._lock:
-            self._changed, self._next = False, time.monotonic() + _BETWEEN
-            most = self._most()
-            text = "".join(
-                f"{replica} {attempt} {line}\n"
-                for (replica, attempt), lines in sorted(self._lines.items())
-                for line in _thinned(lines, most)
-            )
+        self._changed, self._next = False, time.monotonic() + _BETWEEN
+        most = self._most()
+        text = "".join(
+            f"{replica} {attempt} {line}\n"
+            for (replica, attempt), lines in sorted(self._lines.items())
+            for line in _thinned(lines, most)
+        )
         try:
             replace_file(self._path, text.encode())
         except OSError:  # a full disk costs a picture, not the job
