@@ -4,12 +4,15 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-_KILLED = 137  # the exit code of a process that got SIGKILL
+# The exit codes of a shell for a program that a signal ended are above the first. The second is that of
+# SIGTERM, by which Ray and users end a job. The process itself ends with 0 or 1, whatever its job ended with.
+_SIGNALLED, _ENDED = 128, 143
+_PAUSE = 1  # seconds until it is started again
 _LONGEST = 2_000  # characters that are shown of a job's own command
 
 
 def driver(submission: str, *, here: bool, command: Sequence[str] | None = None, name: str = "") -> str:
-    """Return the command of a job: of the process that stands for it, again where that is killed.
+    """Return the command of a job: of the process that stands for it, again where a signal kills that.
 
     Args:
         here: Whether the head is this machine, whose interpreter is there then.
@@ -19,8 +22,10 @@ def driver(submission: str, *, here: bool, command: Sequence[str] | None = None,
     process = _command("fray_ray._head.job_process", submission, "$$", "$PPID", here=here)
     program = "a function" if command is None else shlex.join(command)
     shown = f"{name}: {program}".replace("\n", " ")[:_LONGEST]
-    # The shell waits for the process when Ray asks both to end.
-    return f"trap : TERM; while {process}; code=$?; [ $code = {_KILLED} ]; do :; done; exit $code  # {shown}"
+    # The shell waits for the process when Ray asks both to end. Where it asks during the pause, that ends the
+    # pause, and the loop.
+    died = f"[ $code -gt {_SIGNALLED} ] && [ $code != {_ENDED} ] && sleep {_PAUSE}"
+    return f"trap : TERM; while {process}; code=$?; {died}; do :; done; exit $code  # {shown}"
 
 
 def scheduler(*, here: bool) -> str:

@@ -45,6 +45,8 @@ class JobProcess:
         while True:
             self._connect()
             answer = self._answer()
+            if not answer:  # the scheduler is gone, or could not take the job up just now
+                time.sleep(_PAUSE)
             if answer == b"stopped":
                 return self._leave_to_ray()
             if answer.startswith(b"exit "):
@@ -53,20 +55,30 @@ class JobProcess:
     def _connect(self) -> None:
         alone_since = time.monotonic()
         while True:
-            link = socket.socket(socket.AF_UNIX)
-            try:
-                link.connect(self._path)
-                link.sendall(self._about() + (STOP if self._told else b""))
-            except OSError:
-                link.close()
-                self._check_parent()
-                if time.monotonic() - alone_since > _SCHEDULER_WITHIN:
-                    start_scheduler(self._path)
-                    alone_since = time.monotonic()
-                time.sleep(_PAUSE)
-            else:
+            link = self._connected()
+            if link is not None:
                 self._link = link
+                if self._told:  # before there was a link that `_pass_on` could use
+                    self._pass_on()
                 return
+            self._check_parent()
+            if time.monotonic() - alone_since > _SCHEDULER_WITHIN:
+                start_scheduler(self._path)
+                alone_since = time.monotonic()
+            time.sleep(_PAUSE)
+
+    def _connected(self) -> "socket.socket | None":
+        """Return a connection to a scheduler that knows whose it is; None where none can be had."""
+        link = None
+        try:
+            link = socket.socket(socket.AF_UNIX)
+            link.connect(self._path)
+            link.sendall(self._about())
+        except OSError:
+            if link is not None:
+                link.close()
+            return None
+        return link
 
     def _about(self) -> bytes:
         variables = (f"{name}={value}" for name, value in os.environ.items())
@@ -154,15 +166,18 @@ def start_scheduler(path: str) -> None:
         os.waitpid(-1, os.WNOHANG)  # an earlier one that has ended
     except ChildProcessError:
         pass
-    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # noqa: PTH103, PTH120 - pathlib is large
-    lock = os.open(f"{path}.starts", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # noqa: PTH103, PTH120 - pathlib is large
+        lock = os.open(f"{path}.starts", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # a full disk, say: the next try may have a better one
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.set_inheritable(lock, True)
         environ = {name: value for name, value in os.environ.items() if name != "RAY_JOB_CONFIG_JSON_ENV_VAR"}
         command = [sys.executable, "-m", "fray_ray._head.start_scheduler"]
         os.posix_spawn(sys.executable, command, environ)
-    except BlockingIOError:
+    except OSError:  # another one holds the lock, or the machine has no process left
         return
     finally:
         os.close(lock)
