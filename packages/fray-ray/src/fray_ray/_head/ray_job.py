@@ -19,6 +19,7 @@ from fray_ray._head.asides import aside
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._job_table import SINCE, STARTS, TERMINAL, WAITS, JobEntry, is_waiting, process_ended, taken_at
+from fray_ray._jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.family import supervisor_is_gone
 from fray_ray._ray_internals.kv import (
@@ -64,6 +65,8 @@ class RayJob:
         self._attached = asyncio.Event()
         self._detached_at = time.monotonic()
         self._submitting: asyncio.Task[str | None] | None = None
+        self._left = False
+        self._waited: dict[str, Any] | None = None  # the entry that it had while it waited
 
     def attach(self, link: DriverLink) -> None:
         """The job's process is there."""
@@ -115,10 +118,16 @@ class RayJob:
                     return ended
         return None
 
+    async def leave(self) -> None:
+        """Return when Ray is not asked to run the process any more: another one of this asks it next."""
+        self._left = True
+        if self._submitting is not None:
+            await asyncio.wait([self._submitting])
+
     async def _submit(self) -> str | None:
         try:
-            await self._post_when_there_is_a_dashboard()
-        except (FrayError, RuntimeError, ValueError, OSError) as error:
+            await self._post_until_it_is_answered()
+        except Exception as error:  # noqa: BLE001 - whatever it was: `settle` must not wait for its process
             self.submitted = False
             return f"Ray does not take the job: {error}"
         finally:
@@ -126,13 +135,21 @@ class RayJob:
             self._detached_at = time.monotonic()
         return None
 
-    async def _post_when_there_is_a_dashboard(self) -> None:
+    async def _post_until_it_is_answered(self) -> None:
+        """Have Ray take the job; where the dashboard is away, or the head's store, it is tried again.
+
+        Raises:
+            _RefusedError: Ray refuses it.
+            Exception: What was wrong all the time.
+        """
         deadline = time.monotonic() + _DASHBOARD_WITHIN
         while True:
             try:
                 await aside(self._post)
-            except ClusterUnavailableError:
-                if time.monotonic() > deadline:
+            except _RefusedError:
+                raise
+            except Exception:
+                if self._left or time.monotonic() > deadline:
                     raise
                 self._dashboard.forget()
                 await asyncio.sleep(_LOOK)
@@ -148,31 +165,50 @@ class RayJob:
                 delete_table_entry(self._submission + STARTS)
 
     def _give_to_ray(self) -> None:
-        queued, metadata = self._queued, for_ray(self._queued.metadata)
         client = self._dashboard.client()
         for last in (False, False, True):
-            entry = table_entry(self._submission)
-            if entry is not None and is_waiting(entry):
-                # Of launches with one key the first stays: Ray's own entry must not make the job a later one.
-                metadata[SINCE] = str(taken_at(JobEntry.of(entry)))
-                write_table_entry(self._submission + STARTS, entry)  # or no list would have the job meanwhile
-                delete_table_entry(self._submission)
-            elif entry is not None and is_nobodys(entry):
-                delete_table_entry(self._submission)
+            self._make_way()
             try:
-                client.submit(queued.command, self._submission, metadata, dict(queued.runtime_env))
+                self._ask(client)
             except ClusterUnavailableError:
-                if entry is not None and is_waiting(entry) and table_entry(self._submission) is None:
-                    write_table_entry(self._submission, entry)
+                if self._waited is not None and table_entry(self._submission) is None:
+                    write_table_entry(self._submission, self._waited)
                 raise
-            except RuntimeError as error:
-                if _EXISTS not in str(error):
-                    raise
+            except _ExistsError:
                 found = table_entry(self._submission)
                 if last or found is None or not is_nobodys(found):  # the answer to another try was lost
                     return
             else:
                 return
+
+    def _make_way(self) -> None:
+        """Have no entry in the table that is not Ray's: it refuses a job whose id is there."""
+        entry = table_entry(self._submission)
+        waits = entry is not None and is_waiting(entry)
+        self._waited = entry if waits else self._waited
+        if self._waited is not None and (waits or entry is None):
+            write_table_entry(self._submission + STARTS, self._waited)  # or no list would have it meanwhile
+        if entry is not None and (waits or is_nobodys(entry)):
+            delete_table_entry(self._submission)
+
+    def _ask(self, client: JobsClient) -> None:
+        """Ask Ray to run the process.
+
+        Raises:
+            ClusterUnavailableError: It may have taken the job, or not.
+            _ExistsError: It has a job of that id.
+            _RefusedError: It does not take the job.
+        """
+        queued, metadata = self._queued, for_ray(self._queued.metadata)
+        if self._waited is not None:
+            # Of launches with one key the first stays: Ray's own entry must not make the job a later one.
+            metadata[SINCE] = str(taken_at(JobEntry.of(self._waited)))
+        try:
+            client.submit(queued.command, self._submission, metadata, dict(queued.runtime_env))
+        except ClusterUnavailableError:
+            raise
+        except (FrayError, RuntimeError, ValueError) as error:
+            raise (_ExistsError if _EXISTS in str(error) else _RefusedError)(str(error)) from error
 
     async def lost(self) -> str:
         """Return when Ray says that the job has ended, and its process is gone: what Ray says."""
@@ -244,6 +280,14 @@ class RayJob:
     def environ(self) -> Mapping[str, str] | None:
         """The variables of the process; None where it is not there."""
         return None if self.link is None else self.link.environ
+
+
+class _RefusedError(Exception):
+    """Ray does not take the job."""
+
+
+class _ExistsError(Exception):
+    """Ray has a job of that id."""
 
 
 def is_nobodys(entry: Mapping[str, Any]) -> bool:
