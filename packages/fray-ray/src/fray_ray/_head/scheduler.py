@@ -6,7 +6,7 @@ go on with each, and writes how they do into Ray's table. One event loop serves 
 
 import asyncio
 import contextlib
-import math
+import os
 import pickle
 import sys
 import threading
@@ -25,20 +25,23 @@ from fray_ray._head.job_metrics import shared_gauges
 from fray_ray._head.kept import PlanError, forget_oldest, forget_orphans, plan_again
 from fray_ray._head.nodes import watch_draining
 from fray_ray._head.outliving import remove_abandoned_groups, remove_groups_of
+from fray_ray._head.output import LogFile
 from fray_ray._head.predecessors import Predecessors
 from fray_ray._head.record import JobRecord, unpacked
 from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.sweep import Sweep
-from fray_ray._job_table import KEPT, TERMINAL, JobEntry, end_written, is_waiting
+from fray_ray._job_table import KEPT, STARTS, TERMINAL, JobEntry, end_written, is_waiting
 from fray_ray._jobs_client import JobsClient
 from fray_ray._plan import Plan
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import (
+    delete_table_entry,
     settled_table_entry,
     table_entry,
     waiting_table_entry,
     write_table_entry,
 )
+from fray_ray._ray_internals.processes import driver_log
 from fray_ray._scheduler import socket_path
 from fray_ray._sweep_plan import SweepPlan
 
@@ -51,6 +54,7 @@ _AT_ONCE = 0.2  # seconds in which jobs are taken in one look; those that came w
 _LOOK_FOR_NOTICES = 0.5  # seconds
 _LAUNCHED_WITHIN = 600.0  # seconds between the upload of a plan and that of the job that is queued with it
 _TRIES_FOR = 60.0  # seconds for which a job that cannot be carried is tried again: the head may be away
+_NO_PLAN = "the scheduler has no plan of this job (the head may have lost its memory): launch it again"
 
 
 class SchedulerActor:
@@ -77,8 +81,6 @@ class SchedulerActor:
 
 def _end_process() -> None:
     """Have Ray start another one: this one can carry no job."""
-    import os
-
     os._exit(1)
 
 
@@ -88,8 +90,9 @@ class Scheduler:
     def __init__(self) -> None:
         self._jobs: dict[str, ScheduledJob | Sweep] = {}
         self._refused: set[str] = set()  # submissions whose packages are none of this version
-        self._troubled: set[str] = set()  # submissions that raised an error when they were read
-        self._fails_since: dict[str, float] = {}  # by submission: when it could not be carried
+        self._troubled: dict[str, float] = {}  # by submission: when reading it raised an error
+        # By submission: when it could not be carried, for the first time and for the last.
+        self._failures: dict[str, tuple[float, float]] = {}
         self._links: dict[str, DriverLink] = {}
         self._look_again = False  # although nothing in the head's store has changed
         self._lives: set[asyncio.Task[None]] = set()
@@ -130,7 +133,7 @@ class Scheduler:
         if ended is not None:  # by a scheduler that was killed when all was done
             link.tell(0 if ended == "succeeded" else 1, stopped=ended == "stopped")
             return
-        print_into(link.submission, "its plan is gone: the head of the cluster was restarted")
+        print_into(link.submission, _NO_PLAN)
         link.tell(1)
 
     def _detach(self, link: DriverLink) -> None:
@@ -166,17 +169,18 @@ class Scheduler:
     def _read_all(self, names: dict[str, list[str]]) -> bool:
         """Read what there is of each job; return whether anything was requested.
 
-        One that raised an error comes last from then on, so that it keeps no other waiting. Where taking jobs
-        takes too long, the others are taken in the next look, after what happens meanwhile.
+        One that raised an error comes last from then on, behind those that raised one before, so that it
+        keeps no other waiting. Where taking jobs takes too long, the others are taken in the next look, after
+        what happens meanwhile.
         """
         told, until = False, time.monotonic() + _AT_ONCE
-        for submission in sorted(names, key=self._troubled.__contains__):
+        for submission in sorted(names, key=lambda each: self._troubled.get(each, 0.0)):
             if submission not in self._jobs and time.monotonic() > until:
                 self._look_again = True
                 continue
-            self._troubled.add(submission)
+            self._troubled[submission] = time.monotonic()
             told |= self._read(submission, names[submission])
-            self._troubled.discard(submission)
+            del self._troubled[submission]
         return told
 
     def _read(self, submission: str, words: list[str]) -> bool:
@@ -219,17 +223,19 @@ class Scheduler:
             self._refused.add(submission)
             return None
         self._jobs[submission] = job
-        if submission in self._links:
-            job.attach(self._links[submission])
         task = asyncio.create_task(self._live(submission, job))
         self._lives.add(task)
         task.add_done_callback(self._lives.discard)
+        if submission in self._links:
+            job.attach(self._links[submission])
         return job
 
     def _made(self, submission: str, queued: QueuedJob) -> "ScheduledJob | Sweep | None":
         """Return the job; None where its plan cannot be carried out, which its entry says then."""
-        if time.monotonic() - self._fails_since.get(submission, math.inf) > _TRIES_FOR:
-            message = f"the scheduler could not carry it for {_TRIES_FOR:g} s; its log says why"
+        first, last = self._failures.get(submission, (0.0, 0.0))
+        if last - first > _TRIES_FOR:  # not by now: where the head was away nothing was tried
+            tried = f"for {_TRIES_FOR:g} s"
+            message = f"the scheduler could not carry it {tried}; the traceback is in this job's log"
             self._fail(submission, queued, message)
             return None
         try:
@@ -241,6 +247,16 @@ class Scheduler:
             traceback.print_exc()
             self._fail(submission, queued, str(error))
             return None
+        except Exception:
+            self._note_failure(submission)
+            raise
+
+    def _note_failure(self, submission: str) -> None:
+        """Note that a job cannot be carried now; it is tried again."""
+        now = time.monotonic()
+        if submission not in self._failures:
+            print_into(submission, f"the scheduler failed:\n{traceback.format_exc()}")
+        self._failures[submission] = self._failures.get(submission, (now, now))[0], now
 
     def _fail(self, submission: str, queued: QueuedJob, message: str) -> None:
         """End a job that nobody can carry, and give back its room."""
@@ -252,8 +268,9 @@ class Scheduler:
             print_into(submission, message)
         entry["metadata"] = {**(entry.get("metadata") or {}), KEPT: "null"}
         write_table_entry(submission, settled_table_entry(entry, "FAILED", message))
+        delete_table_entry(submission + STARTS)  # of one that Ray was just asked to run
         _job_kv.delete_all(submission)
-        self._fails_since.pop(submission, None)
+        self._failures.pop(submission, None)
         if submission in self._links:  # else its process is notified when it connects
             self._links[submission].tell(1)
 
@@ -272,13 +289,11 @@ class Scheduler:
         begun = time.monotonic()
         try:
             await job.live()
-            self._fails_since.pop(submission, None)
+            self._failures.pop(submission, None)
         except Exception:  # noqa: BLE001 - one job that cannot be carried must not end the others
-            now = time.monotonic()
-            fails_again = submission in self._fails_since and now - begun < _TRIES_FOR
-            if not fails_again:
-                self._fails_since[submission] = now
-                print_into(submission, f"the scheduler failed:\n{traceback.format_exc()}")
+            if time.monotonic() - begun >= _TRIES_FOR:  # it was carried meanwhile
+                self._failures.pop(submission, None)
+            self._note_failure(submission)
             traceback.print_exc()
             await asyncio.sleep(_LOOK_AFTER_ERROR)
             self._look_again = True  # it is taken again
@@ -306,9 +321,6 @@ def _deliver(job: ScheduledJob | Sweep, word: str, data: bytes) -> bool:
 
 def print_into(submission: str, text: str) -> None:
     """Write a line into the log of a job that is not carried."""
-    from fray_ray._head.output import LogFile
-    from fray_ray._ray_internals.processes import driver_log
-
     output = LogFile(driver_log(submission))
     output.write(f"[fray] {text}\n".encode())
     output.close()
