@@ -472,7 +472,7 @@ def test_of_what_ended_jobs_keep_the_oldest_is_forgotten_beyond_a_bound(
 def test_the_jobs_below_a_job_end_although_the_dashboard_is_away_for_a_moment(
     head: HeadInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def connect(_: str) -> SimpleNamespace:
+    def connect() -> Any:
         if away:
             raise away.pop()
         return SimpleNamespace(entries=list)
@@ -486,30 +486,28 @@ def test_the_jobs_below_a_job_end_although_the_dashboard_is_away_for_a_moment(
     for child in children:
         head.put(f"fray-{child}.queued", b"")
     monkeypatch.setattr(ray, "get_runtime_context", Context)
-    monkeypatch.setattr("fray_ray._jobs_client.JobsClient", connect)
-    monkeypatch.setattr("fray_ray._stopping.await_stopped", stop)
+    monkeypatch.setattr(f"{DESCENDANTS}.await_stopped", stop)
     monkeypatch.setattr(f"{DESCENDANTS}.drivers_of", lambda _: {})
     monkeypatch.setattr(f"{DESCENDANTS}.living_actors_of", lambda _: [])
-    end_family("parent-1", "parent-1", 5.0)
+    end_family("parent-1", "parent-1", 5.0, Dashboard(connect))
     assert sorted(stopped) == sorted((child, 5.0, 40) for child in children), "all have their grace at once"
 
 
 def test_what_a_job_started_ends_although_the_dashboard_stays_away(
     head: HeadInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def connect(_: str) -> None:
+    def connect() -> Any:
         raise ClusterUnavailableError("no dashboard answers")
 
     killed: list[Any] = []
     head.put("fray-parent-1~child-1.queued", b"")
     monkeypatch.setattr(ray, "get_runtime_context", Context)
-    monkeypatch.setattr("fray_ray._jobs_client.JobsClient", connect)
     monkeypatch.setattr(f"{DESCENDANTS}._TRIES_FOR", 0.5)
     monkeypatch.setattr(f"{DESCENDANTS}.drivers_of", lambda _: {})
     monkeypatch.setattr(f"{DESCENDANTS}.living_actors_of", lambda _: ["an actor"])
     monkeypatch.setattr(f"{DESCENDANTS}.kill_actors", lambda actors, _: killed.extend(actors))
     with pytest.raises(ClusterUnavailableError):
-        end_family("parent-1", "parent-1", 5.0)
+        end_family("parent-1", "parent-1", 5.0, Dashboard(connect))
     assert head.packages["fray-parent-1~child-1.stop"] == b"5.0"
     assert killed == ["an actor"]
 

@@ -34,14 +34,16 @@ class HeadInMemory:
     """Takes the place of the store that a process of a cluster finds on its head.
 
     `packages` are what jobs keep there, without Ray's prefix; `calls` are what was done with them, each as
-    `get NAME`, `put NAME`, `del NAME`. What is in `broken` raises, by one of these; what is in `then` is
-    called once, when that was done. The next list of names takes `away_for` seconds.
+    `get NAME`, `put NAME`, `del NAME`. What is in `broken` raises, by one of these, and what is in
+    `broken_once` does so once; what is in `then` is called once, when that was done. The next list of names
+    takes `away_for` seconds.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._data: dict[bytes | None, dict[str, bytes]] = {}
         self.calls: list[str] = []
         self.broken: set[str] = set()
+        self.broken_once: set[str] = set()
         self.away_for = 0.0
         self.then: dict[str, Callable[[], None]] = {}
         for name in ("get", "put", "del", "list"):
@@ -72,7 +74,8 @@ class HeadInMemory:
     def _note(self, what: str, key: str) -> str:
         call = f"{what} {key.removeprefix('gcs://')}"
         self.calls.append(call)
-        if call in self.broken:
+        if call in self.broken or call in self.broken_once:
+            self.broken_once.discard(call)
             raise RuntimeError(f"the head's store is away: {call}")
         return call
 
@@ -134,14 +137,16 @@ class EmptyCluster(FullCluster):
 
 
 @contextlib.contextmanager
-def scheduler_of(head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Scheduler]:
+def scheduler_of(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, folder: Path, line: type[FullCluster] = FullCluster
+) -> Iterator[Scheduler]:
     """Run a scheduler on a store, on a thread of its own; the logs of its jobs are in the folder."""
     monkeypatch.setenv("RAY_TMPDIR", os.fspath(folder))
     monkeypatch.setattr(ray, "get_runtime_context", lambda: Context(os.fspath(folder)))
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 1.0})
     monkeypatch.setattr(f"{SCHEDULER}.remove_abandoned_groups", lambda: None)
     monkeypatch.setattr("ray._private.auto_init_hook.enable_auto_connect", False)
-    monkeypatch.setattr(f"{SCHEDULER}.ReservationQueue", FullCluster)
+    monkeypatch.setattr(f"{SCHEDULER}.ReservationQueue", line)
     monkeypatch.setattr("fray_ray._head.kept.end_leftovers", lambda *_: None)
     monkeypatch.setattr(f"{SCHEDULER}.remove_groups_of", lambda _: None)
     node = SimpleNamespace(get_logs_dir_path=lambda: os.fspath(folder))
@@ -173,12 +178,12 @@ def scheduler_of(head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, folder: Pa
         Path(socket_path(os.fspath(folder))).unlink()
 
 
-def driver_of(submission: str, folder: Path) -> socket.socket:
-    """Connect to the scheduler as the process of a job does."""
+def driver_of(submission: str, folder: Path, *variables: str) -> socket.socket:
+    """Connect to the scheduler as the process of a job does, which has these variables."""
     link = socket.socket(socket.AF_UNIX)
     link.settimeout(20)
     link.connect(socket_path(os.fspath(folder)))
-    link.sendall(submission.encode() + b"\0/" + END)
+    link.sendall("\0".join([submission, "/", *variables]).encode() + END)
     return link
 
 

@@ -57,7 +57,7 @@ class AttemptRun:
             record: Of an attempt that was begun by another scheduler.
 
         Raises:
-            ray.exceptions.RayError: The actor was lost; `broken` says what that means.
+            ActorLostError: The actor was lost; `broken` says what that means.
         """
         position = 0
         began = False

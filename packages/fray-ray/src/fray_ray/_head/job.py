@@ -28,7 +28,7 @@ from fray.cluster import Endpoint, ExitReason, JobInfo, JobStatus
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside, insist
 from fray_ray._head.dashboard import Dashboard
-from fray_ray._head.descendants import end_family
+from fray_ray._head.descendants import end_family, stop_family
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job_board import JobBoard, state_of
 from fray_ray._head.job_metrics import JobMetrics
@@ -80,7 +80,7 @@ class ScheduledJob:
         self._output = LogFile(driver_log(plan.submission))
         if record is None:
             record = JobRecord(machine=new_machine(plan))
-        self._record, self._predecessors = record, shared.predecessors
+        self._record, self._predecessors, self._dashboard = record, shared.predecessors, shared.dashboard
         metrics = JobMetrics(plan.job_id, plan.name, plan.hosts if plan.gang else None)
         log = self._output.path
         self._board = JobBoard(plan, record, log=log, usage=usage_file(plan.submission), metrics=metrics)
@@ -95,13 +95,18 @@ class ScheduledJob:
             runtime_env=queued.runtime_env,
             prepare=self._await_others,
             join=self._join,
+            stop_family=self._stop_family,
             end_family=self._end_family,
             log_path=log,
         )
 
-    def _end_family(self, grace: float) -> None:
+    def _stop_family(self, grace: float) -> None:
         if self._record.submitted:  # one that Ray never ran has started nothing
-            end_family(self._plan.job_id, self._plan.submission, grace)
+            stop_family(self._plan.job_id, grace)
+
+    def _end_family(self, grace: float) -> None:
+        if self._record.submitted:
+            end_family(self._plan.job_id, self._plan.submission, grace, self._dashboard)
 
     # --- what the scheduler passes on ---
 
@@ -158,6 +163,9 @@ class ScheduledJob:
             await self._begin()
             await self._run.run()
             await self._finish()
+        except Exception:
+            await self._ray_job.leave()
+            raise
         finally:
             for task in beside:
                 task.cancel()

@@ -17,6 +17,7 @@ from typing import Any
 
 import ray
 
+from fray import ClusterUnavailableError
 from fray.backend import (
     AttemptEnd,
     CannotRun,
@@ -39,13 +40,13 @@ from fray.backend import (
 )
 from fray.cluster import ExitReason, JobStatus
 from fray_ray._head import nodes as nodes_
-from fray_ray._head.asides import aside
+from fray_ray._head.asides import aside, insist
 from fray_ray._head.attempts import AttemptRun
 from fray_ray._head.job_board import JobBoard
 from fray_ray._head.job_tasks import JobTasks
 from fray_ray._head.joining import Join, Joining
 from fray_ray._head.log_marks import LogMarks
-from fray_ray._head.lost_nodes import LostNodes
+from fray_ray._head.lost_nodes import ActorLostError, LostNodes
 from fray_ray._head.orphans import Orphans
 from fray_ray._head.outliving import LEASE
 from fray_ray._head.output import Output
@@ -81,6 +82,7 @@ class JobRun:
         prepare: Waited for before the job asks for room.
         join: Called when there is room; returns the variables that all replicas have beside those of the
             plan. Actors come up meanwhile; no replica starts before.
+        stop_family: Called with a grace, as soon as the job is to end: requests that the jobs below it end.
         end_family: Called on a thread with a grace: ends what the job has started beside its replicas.
         log_path: Where the log is that another scheduler goes on with.
     """
@@ -95,19 +97,20 @@ class JobRun:
         runtime_env: Mapping[str, Any] | None = None,
         prepare: Prepare = _needs_nothing,
         join: Join | None = None,
+        stop_family: Callable[[float], None] | None = None,
         end_family: Callable[[float], None] | None = None,
         log_path: str | None = None,
     ) -> None:
         self._plan, self._board, self._queue, self._output = plan, board, queue, output
         self._machine, self._record = board.machine, board.record
-        self._end_family, self._log_path = end_family, log_path
+        self._stop_family, self._end_family, self._log_path = stop_family, end_family, log_path
         self._marks = LogMarks()
         self._logs: dict[int, ReplicaLog] = {}  # of those that have begun: a waiting job costs little
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         for event in self._record.requests:  # of which another scheduler had no time to take care
             self._events.put_nowait(event)
         self._changed = asyncio.Event()  # what is to be shown
-        self._tasks = JobTasks(lambda error: self.lose(f"the scheduler failed: {error!r}", 0.0))
+        self._tasks = JobTasks(self._note_failure)
         self._reservation = Reservation(plan, board, runtime_env or {})
         self._lost = LostNodes(self._record, self._reservation)
         self._orphans = Orphans(self._record, gang=plan.gang)
@@ -138,7 +141,7 @@ class JobRun:
     async def run(self) -> None:
         """Run the job to its end; nothing of it is left then.
 
-        Where it fails, replicas that have names run on: a scheduler takes them up.
+        Where it fails, or a task of it does, replicas that have names run on: a scheduler takes them up.
         """
         self._tasks.start(self._publish())
         self._tasks.start(self._keep_leases())
@@ -148,7 +151,10 @@ class JobRun:
             while self._machine.phase is not JobPhase.FINISHED:
                 if self._ending is None:
                     self._placing.search()
-                self._dispatch(await self._next())
+                event = await self._next()
+                if isinstance(event, BaseException):
+                    raise event
+                self._dispatch(event)
         finally:
             self._placing.cancel()
             self._tasks.cancel()
@@ -165,6 +171,16 @@ class JobRun:
     def lose(self, message: str, grace: float) -> None:
         """End a job that Ray has lost."""
         self._events.put_nowait(CannotRun(ExitReason.LOST, message, grace))
+
+    def _note_failure(self, error: BaseException) -> None:
+        """Have `run` raise what a task has raised: the head may be away, and the job is taken up again.
+
+        A job that no scheduler takes up is lost.
+        """
+        if self._board.listed:
+            self._events.put_nowait(error)
+        else:
+            self.lose(f"the scheduler failed: {error!r}", 0.0)
 
     def show_again(self) -> None:
         """Write all into the job's entry in Ray's table: it is a new one."""
@@ -247,6 +263,8 @@ class JobRun:
                 self._ending = self._tasks.start(self._end(0.0))
             case EndTree(grace, forced):
                 self._grace_of_family = grace
+                if self._stop_family is not None:
+                    self._stop_family(grace)
                 if self._ending is None:
                     self._ending = self._tasks.start(self._end(grace))
                 elif forced:
@@ -296,11 +314,10 @@ class JobRun:
         has_actor = True
         try:
             record = self._record.actors.get(replica) if taken_up else None
-            end = await run.run(
-                self._reservation.actor(replica), functools.partial(self._environ, replica, attempt), record
-            )
-        except Exception as error:  # noqa: BLE001 - a replica that nobody watches must not read running for ever
-            end = await self._lost.why_gone(replica, run.broken(error))
+            environ = functools.partial(self._environ, replica, attempt)
+            end = await run.run(self._lost.actor(replica), environ, record)
+        except ActorLostError as error:  # any other is the scheduler's own: the actor may be well
+            end = await self._lost.why_gone(replica, run.broken(error.cause))
             has_actor = False
         self._log(replica).end()
         if self._is_signalled_from_outside(replica, end):
@@ -401,11 +418,15 @@ class JobRun:
         if replica not in self._followers:  # it was never started
             self._tell_ended(replica, attempt, AttemptEnd(ExitReason.STOPPED, None, "was stopped"))
         elif forced:
-            self._tasks.later(_MARGIN, functools.partial(self._kill, replica, attempt))
+            self._tasks.start(self._kill_later(replica, attempt))
         else:
             self._stop_actor(replica, grace)
 
-    def _kill(self, replica: int, attempt: int) -> None:
+    async def _kill_later(self, replica: int, attempt: int) -> None:
+        await asyncio.sleep(_MARGIN)
+        await insist(functools.partial(self._kill, replica, attempt))  # who takes the job up does not do it
+
+    async def _kill(self, replica: int, attempt: int) -> None:
         """End the actor of an attempt that did not end when it was asked to."""
         running = [each for each in self._machine.running if each.replica == replica]
         if running and running[0].attempt == attempt and replica in self._followers:
@@ -423,8 +444,27 @@ class JobRun:
     # --- the end of all ---
 
     async def _end(self, grace: float) -> None:
-        """End all replicas, give back the room, and end what the job has started where that is to end too."""
-        self._placing.cancel()
+        """End all replicas, give back the room, and end what the job has started where that is to end too.
+
+        Where that fails the job has not ended: who takes it up does it again.
+        """
+        try:
+            self._placing.cancel()
+            await self._end_replicas(grace)
+            self._reservation.close()
+            self._queue.look_soon()
+            if self._grace_of_family is not None and self._end_family is not None:
+                await aside(self._end_family, self._grace_of_family)
+        except ClusterUnavailableError:  # the jobs below know that they are to end; no dashboard says more
+            traceback.print_exc()
+        except Exception:
+            if not self._board.listed:  # nobody takes it up
+                self._events.put_nowait(TreeEnded())
+            raise
+        self._ending = None
+        self._events.put_nowait(TreeEnded())
+
+    async def _end_replicas(self, grace: float) -> None:
         self._stop_actors(grace)
         followers = list(self._followers.values())
         if followers:
@@ -432,15 +472,7 @@ class JobRun:
             if left:
                 self._kill_actors()
                 await asyncio.wait(left, timeout=_MARGIN)
-        try:
-            await self._orphans.ended()
-            self._reservation.close()
-            self._queue.look_soon()
-            if self._grace_of_family is not None and self._end_family is not None:
-                await aside(self._end_family, self._grace_of_family)
-        finally:
-            self._ending = None
-            self._events.put_nowait(TreeEnded())
+        await self._orphans.ended()
 
     def _kill_actors(self) -> None:
         for replica in list(self._followers):

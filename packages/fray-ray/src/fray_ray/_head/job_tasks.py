@@ -24,15 +24,6 @@ class JobTasks:
         task.add_done_callback(self._ended)
         return task
 
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call something after a time."""
-
-        async def wait() -> None:
-            await asyncio.sleep(seconds)
-            act()
-
-        self.start(wait())
-
     def cancel(self) -> None:
         """Cancel all that run."""
         for task in list(self._tasks):

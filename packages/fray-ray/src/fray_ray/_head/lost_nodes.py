@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ray import exceptions as rx
 
@@ -22,11 +22,33 @@ _UNKNOWN = AttemptEnd(ExitReason.PREEMPTED, None)
 T = TypeVar("T")
 
 
+class ActorLostError(Exception):
+    """The actor of a replica has ended, or cannot be reached any more.
+
+    Any other error of a call is the scheduler's own: the head may be away for a moment.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
 class LostNodes:
     """The nodes of one job's replicas."""
 
     def __init__(self, record: JobRecord, reservation: Reservation) -> None:
         self._record, self._reservation = record, reservation
+
+    def actor(self, replica: int) -> Any:
+        """Return the actor of a replica.
+
+        Raises:
+            ActorLostError: It has ended.
+        """
+        try:
+            return self._reservation.actor(replica)
+        except LookupError as error:
+            raise ActorLostError(error) from error
 
     async def reach(self, replica: int, call: Callable[[], Awaitable[T]]) -> T:
         """Call a replica's actor until it answers; what is called may be called again.
@@ -35,20 +57,20 @@ class LostNodes:
         and why: memory that ran out, say.
 
         Raises:
-            ray.exceptions.RayError: It has ended, or its node is gone.
+            ActorLostError: It has ended, or its node is gone.
         """
         while True:
             try:
                 return await call()
-            except rx.ActorUnavailableError:
+            except rx.ActorUnavailableError as error:
                 known = self._record.actors.get(replica)
                 if known is not None and await self.gone([known.node]):
-                    raise
-            except AssertionError as error:
-                if not is_death_without_cause(error):
-                    raise
-                ended = actor_id(self._reservation.actor(replica)).hex()
-                raise await aside(death_of, ended) from error
+                    raise ActorLostError(error) from error
+            except Exception as error:
+                cause = error
+                if is_death_without_cause(error):
+                    cause = await aside(death_of, actor_id(self.actor(replica)).hex())
+                raise ActorLostError(cause) from error
             await asyncio.sleep(_LOOK)
 
     async def why_gone(self, replica: int, end: AttemptEnd) -> AttemptEnd:

@@ -12,7 +12,7 @@ from fray_ray._head.attempts import end_from_outside
 from fray_ray._head.job_board import JobBoard
 from fray_ray._head.job_tasks import JobTasks
 from fray_ray._head.joining import Joining
-from fray_ray._head.lost_nodes import LostNodes
+from fray_ray._head.lost_nodes import ActorLostError, LostNodes
 from fray_ray._head.orphans import Orphans
 from fray_ray._head.output import Output
 from fray_ray._head.reservation import Reservation
@@ -20,6 +20,9 @@ from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._plan import Plan
 
 _LOOK = 0.5  # seconds between looks at the places of actors
+# What Ray raises for a request that it refuses. All else is an error of a call of the head, which may be away
+# for a moment: the job is taken up again.
+_REFUSALS = TypeError, ValueError
 
 Say = Callable[[str], None]
 """Says for what a job waits."""
@@ -155,7 +158,7 @@ class Placing:
             await self._await_up(self._reservation.make_actors([number]))
         except _ActorFailedError as error:
             return await self._lost.why_gone(number, error.end)
-        except Exception as error:  # noqa: BLE001 - whatever it was, this attempt cannot start
+        except _REFUSALS as error:  # this attempt cannot start
             return await self._lost.why_gone(number, end_from_outside(error))
         return None
 
@@ -175,7 +178,9 @@ class Placing:
             self._record.meeting = node["NodeManagerAddress"], list(ports)
         except _ActorFailedError as error:
             self.unstartable[error.number] = await self._lost.why_gone(error.number, error.end)
-        except Exception as error:  # noqa: BLE001 - as above
+        except ActorLostError as error:
+            self.unstartable[0] = await self._lost.why_gone(0, end_from_outside(error.cause))
+        except _REFUSALS as error:  # as above
             self.unstartable[0] = await self._lost.why_gone(0, end_from_outside(error))
         await self._joining.variables()
         self._tell_placed(numbers)
@@ -193,7 +198,7 @@ class Placing:
             self._entering = asyncio.create_task(self._find_room())
         try:
             problem = await asyncio.shield(self._entering)
-        except Exception as error:  # noqa: BLE001 - a request that Ray refuses, say
+        except _REFUSALS as error:
             problem = CannotRun(ExitReason.COULD_NOT_START, f"it could not be placed: {error!r}")
         if problem is not None:
             self._tell(problem)
@@ -206,9 +211,11 @@ class Placing:
             return problem
         limit = self._plan.placement_timeout
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(limit) as time_limit:
                 await self._queue.find(self._plan, self._reservation, self._say)
         except TimeoutError:
+            if limit is None or not time_limit.expired():  # Ray's: the head does not answer
+                raise
             waited = self._board.info.pending_reason
             message = f"not placed within {limit:g} s: {waited}"
             return CannotRun(ExitReason.COULD_NOT_START, message)
@@ -243,8 +250,8 @@ class Placing:
     def _note_up(self, number: int, task: "asyncio.Future[str]") -> None:
         try:
             node = task.result()
-        except Exception as error:
-            raise _ActorFailedError(number, end_from_outside(error)) from error
+        except ActorLostError as error:
+            raise _ActorFailedError(number, end_from_outside(error.cause)) from error
         if (known := self._record.actors.get(number)) is not None:
             known.node = node
 
