@@ -1,23 +1,35 @@
 """Whatever stands in Ray's job table: one bad row, or one clear error, and the others as they were.
 
-Everybody who may give Ray a job can write into it, and Ray answers a list with all of it.
+Everybody who may give Ray a job can write into it, and Ray answers a list with all of it. And whatever an
+address answers at all, such as a proxy before a dashboard: each call works, or raises an error of ours.
 """
 
 import base64
 import json
 import os
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_dashboard import FakeDashboard, fake_dashboard
+from fake_dashboard import KINDS, FakeDashboard, fake_dashboard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fray import FrayError
-from fray.cluster import Endpoint, JobId, JobInfo, JobStatus, TaskStatus
+from fray import ClusterUnavailableError, FrayError
+from fray.cluster import (
+    Endpoint,
+    Entrypoint,
+    JobId,
+    JobInfo,
+    JobRequest,
+    JobStatus,
+    TaskStatus,
+    create_environment,
+)
 from fray_ray import RayCluster
 
 DRAWN = settings(
@@ -186,3 +198,165 @@ def test_rows_of_any_value(table: FakeDashboard) -> None:
             cluster.poll("victim-1").to_dict()
 
     change()
+
+
+PAGE = b"<html><body>Sign in to the cluster</body></html>"
+KIND_NAMES = [kind for _, _, kind in KINDS]
+STATUSES = st.sampled_from([200, 200, 200, 204, 304, 400, 401, 404, 413, 429, 500, 502, 503]) | st.integers(
+    200, 599
+)
+BODIES = (
+    VALUES.map(lambda value: json.dumps(value).encode())
+    | st.dictionaries(
+        st.sampled_from(["ray_version", "submission_id", "stopped", "logs", "status"]), VALUES
+    ).map(lambda value: json.dumps(value).encode())
+    | st.binary(max_size=30)
+    | st.sampled_from([PAGE, b"", DEEP.encode(), LONG.encode()])
+)
+
+
+def connect(table: FakeDashboard) -> RayCluster:
+    """A cluster that gives up at once."""
+    return RayCluster(
+        table.url,
+        agent_timeout=0.1,
+        scheduler_timeout=0.1,
+        reconnect_timeout=0.0,
+        driver_exit_timeout=0.1,
+        ship_workspace=True,
+    )
+
+
+def calls_of(cluster: RayCluster, workspace: Path) -> list[Callable[[], Any]]:
+    """Every call, in an order in which each has something to do."""
+    environment = create_environment(workspace=workspace)
+    request = JobRequest("new", Entrypoint.from_binary("true"), environment=environment)
+    return [
+        lambda: cluster.launch(request),
+        lambda: cluster.launch(request, key="a key"),
+        lambda: cluster.launch_many([request]),
+        lambda: cluster.poll("ended-1"),
+        cluster.list_jobs,
+        lambda: cluster.list_jobs(parent="ended-1"),
+        lambda: cluster.endpoints(everywhere=True),
+        lambda: cluster.usage("ended-1"),
+        lambda: list(cluster.monitor("ended-1", follow=False)),
+        lambda: list(cluster.monitor("ended-1", tail=3, follow=False)),
+        lambda: list(cluster.monitor("nowhere-1", follow=False)),
+        lambda: cluster.restart("going-1"),
+        lambda: cluster.terminate("going-1", grace=0.0),
+        lambda: cluster.remove("going-1"),
+        lambda: cluster.retry("ended-1"),
+        cluster.prune,
+    ]
+
+
+def assert_ours(call: Callable[[], Any]) -> None:
+    """Make a call, which works, or raises an error of ours: a ValueError of JSON is none."""
+    raised: list[Exception] = []
+    try:
+        call()
+    except (FrayError, ValueError) as error:
+        raised.append(error)
+    assert all(isinstance(error, FrayError) or type(error) is ValueError for error in raised), raised
+
+
+def fill(table: FakeDashboard) -> None:
+    """Put jobs into the table: one that has failed, one whose node is not known, and one that runs."""
+    named = {
+        f"fray.{name}": text for name, text in WHOLE.items() if name not in ("count", "members", "tasks")
+    }
+    jobs: list[tuple[str, str, dict[str, Any]]] = [
+        ("ended-1", "failed", {}),
+        ("nowhere-1", "failed", {"driver_node_id": ""}),
+        ("going-1", "running", {}),
+    ]
+    for job_id, status, more in jobs:
+        task = {"replica": 0, "status": status, "attempt": 1}
+        info = {"job_id": job_id, "name": "job", "status": status, "tasks": [task]}
+        metadata = {**named, "fray.job_id": job_id, "fray.info": json.dumps(info)}
+        table.add(job_id, status.upper(), metadata, end_time=2_000, **more)
+    table.logs |= {"ended-1": "[fray] replica 0 starts, attempt 1\n[replica-0] a line\n"}
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_any_answer_is_one_of_a_dashboard_or_an_error_of_ours(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fray_ray._launcher.cluster._SEEN_WITHIN", 0.1)
+    monkeypatch.setattr("fray_ray._stopping._MARGIN", 0.0)
+    monkeypatch.setattr("fray_ray._stopping._ENDS_WITHIN", 0.5)
+
+    @settings(DRAWN, max_examples=5 * int(os.environ.get("TORTURE", "1")))
+    @example(200, PAGE, {})
+    @example(200, b"{}", {})
+    @example(200, b"null", {})
+    @example(200, DEEP.encode(), {})
+    @example(503, PAGE, {})
+    @example(302, b"", {"Location": "/api/version"})
+    @given(STATUSES, BODIES, st.just({}))
+    def answer(status: int, body: bytes, headers: dict[str, str]) -> None:
+        with fake_dashboard() as table:
+            fill(table)
+            if kind == "version":
+                table.instead[kind] = status, body, headers
+                assert_ours(lambda: connect(table))
+                return
+            cluster = connect(table)
+            table.instead[kind] = status, body, headers
+            for call in calls_of(cluster, tmp_path):
+                begin = time.monotonic()
+                assert_ours(call)
+                assert time.monotonic() - begin < 10.0
+
+    answer()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (503, PAGE, "answered 503: <html><body>Sign in"),
+        (200, PAGE, "Sign in to the cluster"),
+        (200, b"{}", "answered '{}'"),
+        (404, b"no such page", "answered 404: no such page"),
+    ],
+    ids=["away", "a page", "no version", "another server"],
+)
+def test_an_address_where_no_dashboard_answers_is_said_with_what_it_answers(
+    table: FakeDashboard, status: int, body: bytes, said: str
+) -> None:
+    table.instead["version"] = status, body, {}
+    with pytest.raises(ClusterUnavailableError, match=f"no Ray cluster answers at '{table.url}'") as caught:
+        RayCluster(table.url)
+    assert said in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # of `requests`, where it raises so
+def test_a_redirection_to_no_address_is_no_cluster(table: FakeDashboard) -> None:
+    table.instead["version"] = 302, b"", {"Location": "http://[odd/\xff"}
+    with pytest.raises(ClusterUnavailableError, match="redirected to no address"):
+        connect(table)
+
+
+@pytest.mark.parametrize(("status", "body"), [(502, PAGE), (200, PAGE), (200, b"{}"), (500, b"going away")])
+def test_a_job_is_launched_although_the_answer_that_its_scheduler_starts_is_lost(
+    table: FakeDashboard, status: int, body: bytes
+) -> None:
+    table.instead["submit"] = status, body, {}
+    job_id = RayCluster(table.url).launch(JobRequest("first", Entrypoint.from_binary("true")))
+    assert list(table.queued) == [job_id]
+
+
+def test_a_refusal_of_ray_says_so_in_its_words(table: FakeDashboard) -> None:
+    fill(table)
+    cluster = connect(table)
+    table.instead["delete"] = 400, b"Can only delete submission type jobs", {}
+    with pytest.raises(ValueError, match="Can only delete submission type jobs"):
+        cluster.remove("ended-1")
+    table.instead["delete"] = 503, PAGE, {}
+    with pytest.raises(ClusterUnavailableError, match="answered 503"):
+        cluster.remove("nowhere-1")
+    table.instead["list"] = 400, b"no such page", {}
+    with pytest.raises(RuntimeError, match="no such page") as caught:
+        cluster.list_jobs()
+    assert not isinstance(caught.value, ClusterUnavailableError)

@@ -22,6 +22,7 @@ import ray as typed_ray
 import requests
 from ray._common.usage import usage_lib
 from ray._private import serialization
+from ray._private.runtime_env.utils import SubprocessCalledProcessError
 from ray._private.worker import global_worker
 from ray.core.generated import common_pb2
 from ray.exceptions import RayTaskError
@@ -48,6 +49,12 @@ from fray_ray._ray_internals.dashboard import (
     METADATA,
     NODES,
     DashboardClient,
+    RefusedError,
+    failure_of,
+    found_no_node,
+    has_no_agent,
+    is_known,
+    is_too_large,
     living_addresses,
     log_file,
     package,
@@ -57,7 +64,7 @@ from fray_ray._ray_internals.dashboard import (
 )
 from fray_ray._ray_internals.deaths import actor_in, death_of, is_death_without_cause, is_of_actor
 from fray_ray._ray_internals.environment import ADDRESS, JOB_CONFIG, is_of_one_process
-from fray_ray._ray_internals.errors import bound_error_texts, ends_worker
+from fray_ray._ray_internals.errors import bound_error_texts, ends_worker, installers_output
 from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actors_of, supervisor_is_gone
 from fray_ray._ray_internals.kv import (
     delete_table_entry,
@@ -509,6 +516,46 @@ def test_what_is_put_into_the_heads_memory_is_found_there(client: DashboardClien
     kv_delete("gcs://fray-internals.sent")
 
 
+def test_what_ray_refuses_is_refused_and_of_a_job_that_it_has_it_says_so(
+    client: DashboardClient, job: str
+) -> None:
+    again = request(client, "POST", "/api/jobs/", json_data={"entrypoint": "true", "submission_id": job})
+    refused = failure_of(again)
+    assert isinstance(refused, RefusedError)
+    assert is_known(refused)
+    missing = failure_of(request(client, "GET", "/api/jobs/no-such-job"))
+    assert isinstance(missing, RefusedError)
+    assert (missing.status, is_known(missing)) == (404, False)
+
+
+def test_what_is_too_large_for_the_heads_memory_is_refused_as_that(client: DashboardClient) -> None:
+    answer = request(client, "PUT", package("fray-internals.large"), data=bytes(101 << 20))
+    assert isinstance(failure_of(answer), RefusedError)
+    assert is_too_large(answer.text)
+    assert not is_too_large(request(client, "GET", "/api/jobs/no-such-job").text)
+
+
+def test_a_node_that_the_dashboard_asks_in_vain_is_known_by_its_trace(
+    client: DashboardClient, job: str
+) -> None:
+    entry = table_entry(job)
+    assert entry is not None
+    gone = {"driver_node_id": "0" * 56, "driver_agent_http_address": "http://127.0.0.1:9"}
+    write_table_entry("internals-gone", {**entry, **gone})
+    answer = request(client, "GET", "/api/jobs/internals-gone/logs")
+    delete_table_entry("internals-gone")
+    assert answer.status_code == 500
+    assert found_no_node(answer.text)
+    assert type(failure_of(answer)) is ConnectionError
+    assert not found_no_node(request(client, "GET", f"/api/jobs/{job}/logs").text)
+
+
+def test_a_cluster_without_an_agent_says_so_in_words_that_ray_has() -> None:
+    source = Path(ray.__file__).parent / "dashboard/modules/job/job_head.py"
+    (line,) = filter(has_no_agent, source.read_text().splitlines())
+    assert "text=" in line
+
+
 def test_a_workspace_is_uploaded_once_and_named_by_the_environment(
     client: DashboardClient, tmp_path: Path
 ) -> None:
@@ -614,6 +661,13 @@ def test_long_texts_of_failures_are_cut_in_the_middle() -> None:
     assert len(said) < 20_000
     assert "first" in said
     assert said.rstrip().endswith("last")
+
+
+def test_what_an_installer_wrote_is_in_rays_error_of_an_environment() -> None:
+    error: Any = SubprocessCalledProcessError
+    found = installers_output(str(error(1, ["pip"], output="no such package", cmd_index=4)))
+    assert str(found).split() == ["no", "such", "package"]
+    assert installers_output("another error") is None
 
 
 def test_how_ray_ends_a_worker_is_not_how_a_program_exits(cluster: LocalRayCluster) -> None:

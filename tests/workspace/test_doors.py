@@ -31,6 +31,7 @@ MODULES = {
     "tests/ray/test_futures.py": "a finalizer on Ray's own thread, which the collector chooses",
     "tests/ray/test_head_away.py": "a head that is away in one instant of a job, which is chosen",
     "tests/ray/test_head_store.py": "what a scheduler does with a store that others left half done",
+    "tests/ray/test_hostile_answers.py": "calls that would wait a minute or two for a better answer",
     "tests/ray/test_installing.py": "what pip and uv say when they fail, which takes Ray a minute each",
     "tests/ray/test_interrupted_pod.py": "an interrupt in the instant before a gang has begun",
     "tests/ray/test_job_metrics.py": "counts of many attempts, each of which takes a second to run",

@@ -1,6 +1,7 @@
 """A dashboard on loopback that says what a test has it say; behind it is no cluster."""
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +11,20 @@ from urllib.parse import parse_qs, urlsplit
 from serving import serving
 
 NODE = "a-node"
+KINDS = (
+    ("GET", "/api/version", "version"),
+    ("GET", "/api/v0/cluster_metadata", "metadata"),
+    ("GET", r"/nodes\?view=summary", "nodes"),
+    ("GET", "/api/jobs/", "list"),
+    ("GET", "/api/jobs/[^/]+", "entry"),
+    ("GET", "/api/jobs/.+/logs", "logs"),
+    ("GET", "/api/v0/logs/file.*", "file"),
+    ("GET", "/api/packages/.*", "look"),
+    ("PUT", "/api/packages/.*", "upload"),
+    ("POST", "/api/jobs/", "submit"),
+    ("POST", "/api/jobs/.+/stop", "stop"),
+    ("DELETE", "/api/jobs/.+", "delete"),
+)
 
 
 class FakeDashboard(ThreadingHTTPServer):
@@ -22,6 +37,8 @@ class FakeDashboard(ThreadingHTTPServer):
     says `nodes`. `before_a_package` is called when somebody asks whether one is there; it may return the
     status of the answer. So many answers are `cut` off. Ray's own reader reads no log where `garbled`. A
     removal is refused where it is of a submission in `kept`. `python` is the version of the cluster's.
+    `instead` are the status, the body and the headers of the answers to requests of one kind, which are
+    granted nevertheless; `KINDS` names the kinds.
     """
 
     def __init__(self) -> None:
@@ -46,6 +63,7 @@ class FakeDashboard(ThreadingHTTPServer):
         self.cut = 0
         self.garbled = False
         self.kept: set[str] = set()
+        self.instead: dict[str, tuple[int, bytes, dict[str, str]]] = {}
 
     @property
     def url(self) -> str:
@@ -130,20 +148,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         self.server.store(self.path, self._body())
-        self._answer(200, {})
+        self._answer(200, "")
 
     def do_POST(self) -> None:
         if self.path.endswith("/stop"):
-            self._answer(200, {"stopped": False})
+            submission = self.path.split("/")[-2]
+            if submission in self.server.entries:
+                self.server.entries[submission]["status"] = "STOPPED"
+            self._answer(200, {"stopped": True})
         else:
             self._answer(*self.server.submit(json.loads(self._body())))
 
     def do_DELETE(self) -> None:
         submission = self.path.rpartition("/")[2]
         if submission in self.server.kept:
-            self._answer(503, "the dashboard is going away")
+            self._answer(500, "RuntimeError: Request failed with status code 500: it has not ended.")
             return
-        del self.server.entries[submission]
+        self.server.entries.pop(submission, None)
         self._answer(200, {"deleted": True})
 
     def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
@@ -153,8 +174,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: Any) -> None:
         data = (body if isinstance(body, str) else json.dumps(body)).encode()
+        headers: dict[str, str] = {}
+        for method, path, kind in KINDS:
+            if method == self.command and re.fullmatch(path, self.path) and kind in self.server.instead:
+                status, data, headers = self.server.instead[kind]
         self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
+        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         cut = self.server.cut > 0
         self.server.cut -= cut

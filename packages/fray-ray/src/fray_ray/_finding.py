@@ -11,14 +11,8 @@ from ray import exceptions as rx
 from fray import ClusterUnavailableError, UnsupportedError
 from fray_ray._ray_internals.addresses import dashboard_address, head_of_auto
 
-UNREACHED = (
-    ConnectionError,
-    requests.exceptions.ConnectionError,
-    requests.exceptions.Timeout,
-    requests.exceptions.ChunkedEncodingError,
-    requests.exceptions.ContentDecodingError,
-)
-"""What is raised when there is no answer, or half of one."""
+UNREACHED = (ConnectionError, requests.exceptions.RequestException)
+"""What is raised when there is no answer, or half of one, or one that is not the dashboard's."""
 _ANSWERS_WITHIN = 5.0  # seconds
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fray_ray._ray_internals.errors import installers_output
+
 _UV = Path(__file__).parent / "_on_node" / "uv_of_node"
 _PATH = "PYTHONPATH"
-_OUTPUT = "lines of stdout:"  # after it Ray quotes the installer's output
 _CAUSES = ("error:", "ERROR:", "fray:", "\N{MULTIPLICATION SIGN}")
 # uv draws a tree of causes; uv 0.13 writes `cause:` before the next line instead.
 _GOES_ON = ("\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}\N{BOX DRAWINGS LIGHT HORIZONTAL}", "cause:")
@@ -50,9 +51,9 @@ def setup_failure(error: object) -> str:
         error: Ray's error: a trace of its own, with the output of the program that failed somewhere in it.
     """
     text = str(error)
-    _, quoted, output = text.partition(_OUTPUT)
-    lines = [line.strip() for line in (output if quoted else text).splitlines() if line.strip()]
-    said = "".join(f"\n  {line}" for line in lines[-_MOST_LINES:]) if quoted else ""
+    output = installers_output(text)
+    lines = [line.strip() for line in (text if output is None else output).splitlines() if line.strip()]
+    said = "" if output is None else "".join(f"\n  {line}" for line in lines[-_MOST_LINES:])
     return f"its environment could not be built: {_cause(lines)}{said}"
 
 

@@ -3,20 +3,36 @@
 import contextlib
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
-
-import requests
 
 from fray import ClusterUnavailableError
 from fray.cluster import retry_delays, retrying
 from fray_ray import _job_kv
+from fray_ray._answers import (
+    anything,
+    empty,
+    entry_in,
+    flag_at,
+    good,
+    list_in,
+    read_as,
+    text_at,
+    unless_missing,
+    version_in,
+)
 from fray_ray._finding import UNREACHED, dashboard_of, explained
 from fray_ray._job_table import JobEntry
 from fray_ray._ray_internals.dashboard import (
     METADATA,
     NODES,
+    VERSION,
     DashboardClient,
+    RefusedError,
+    found_no_node,
+    has_no_agent,
+    is_too_large,
     living_addresses,
     log_file,
     package,
@@ -27,17 +43,18 @@ from fray_ray._ray_internals.dashboard import (
 from fray_ray._ray_internals.processes import driver_log_name
 
 T = TypeVar("T")
-_NO_AGENT = "No available agent"
-_NOT_FOUND = "Request failed with status code 404"
-_NO_ANSWER = "aiohttp.client_exceptions"  # in the trace of a dashboard that asked a node in vain
-_TOO_LARGE = ("Maximum request body size", "exceeds the maximum size", "status code 413")
-_SERVERS_FAULT = 500  # the least status code of an answer that may be another one in a moment
+_JOBS = "/api/jobs/"
+
+
+class _NoAgentError(Exception):
+    """The cluster has no agent for jobs yet."""
 
 
 class JobsClient:
     """A connection to the dashboard of one cluster; safe to use from several threads.
 
-    Whatever it does raises ClusterUnavailableError where no cluster answers.
+    Whatever it does raises RefusedError where Ray refuses, and ClusterUnavailableError where no cluster
+    answers, or where the answer is not that of a dashboard: the request may have been granted then.
 
     Args:
         address: `host:port` of the head, `auto`, or the dashboard's URL.
@@ -60,20 +77,30 @@ class JobsClient:
         with explained(address):
             self.url = dashboard_of(address)
             self._jobs = DashboardClient(self.url, answer_timeout)
+            self._check_version()
+
+    def _check_version(self) -> None:
+        """Raise ConnectionError where the address is not that of a dashboard."""
+        try:
+            self._ask("GET", VERSION, reading=version_in)
+        except RefusedError as error:  # by a server of another kind
+            raise ConnectionError(str(error)) from error
 
     def submit(
         self, entrypoint: str, submission: str, metadata: dict[str, str], runtime_env: dict[str, Any]
     ) -> None:
-        """Start a Ray job; a cluster that is still starting is given time."""
+        """Start a Ray job; a cluster that is still starting is given time.
+
+        Raises:
+            ClusterUnavailableError: Ray may have the job, or not.
+        """
         job: dict[str, Any] = {"entrypoint": entrypoint, "submission_id": submission, "metadata": metadata}
         deadline = time.monotonic() + self._agent_timeout
         for delay in retry_delays():
             try:
                 with explained(self.url):
-                    self._jobs.submit_job(**job, runtime_env=runtime_env)
-            except RuntimeError as error:
-                if _NO_AGENT not in str(error):
-                    raise
+                    self._submit({**job, "runtime_env": runtime_env})
+            except _NoAgentError as error:
                 if time.monotonic() + delay > deadline:
                     raise ClusterUnavailableError(
                         f"the cluster at {self.url} had no agent to run jobs within "
@@ -83,51 +110,44 @@ class JobsClient:
             else:
                 return
 
+    def _submit(self, job: dict[str, Any]) -> None:
+        answer = request(self._jobs, "POST", _JOBS, json_data=job)
+        if answer.status_code == HTTPStatus.INTERNAL_SERVER_ERROR and has_no_agent(answer.text):
+            raise _NoAgentError(answer.text)
+        read_as(good(answer), text_at("submission_id"))
+
     def with_workspace(self, runtime_env: dict[str, Any]) -> dict[str, Any]:
         """Upload the workspace of an environment, and return the environment as the head takes it."""
         found = dict(runtime_env)
         try:
-            with explained(self.url):
-                upload_workspace(self._jobs, found)
-        except RuntimeError as error:
-            if any(words in str(error) for words in _TOO_LARGE):
+            self._look(lambda: upload_workspace(self._jobs, found))
+        except RefusedError as error:
+            if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or is_too_large(str(error)):
                 raise ValueError(_too_large(runtime_env)) from error
             raise
         return found
 
     def entry(self, submission: str) -> JobEntry | None:
         """Return the entry of a job; None where there is none."""
-        answer = self._read(f"/api/jobs/{submission}")
+        answer = self._read(f"{_JOBS}{submission}", entry_in)
         return None if answer is None else JobEntry.of(answer)
 
     def entries(self) -> list[JobEntry]:
         """Return the entries of all jobs."""
-        answer = self._read("/api/jobs/")
-        if not isinstance(answer, list):
-            raise RuntimeError(f"the dashboard at {self.url} answered no list of jobs: {str(answer)[:200]!r}")
-        return list(map(JobEntry.of, answer))
+        return list(map(JobEntry.of, self._look(lambda: self._ask("GET", _JOBS, reading=list_in))))
 
-    def _read(self, path: str) -> Any:
+    def _read(self, path: str, reading: Callable[[Any], T]) -> T | None:
         """Return what the dashboard says; None where it has nothing. Where it fails it is asked again."""
+        return self._look(lambda: unless_missing(lambda: self._ask("GET", path, reading=reading)))
 
-        def ask() -> Any:
-            answer = self._get(path)
-            try:
-                return None if answer is None else answer.json()
-            except ValueError as error:  # cut off, or a page of a proxy
-                raise ConnectionError(f"GET {self.url}{path} answered no JSON: {error}") from error
+    def _ask(self, method: str, path: str, reading: Callable[[Any], T]) -> T:
+        """Return what is read in the JSON of an answer.
 
-        return self._look(ask)
-
-    def _get(self, path: str) -> Any:
-        """Return a good answer; None where nothing is there."""
-        answer = request(self._jobs, "GET", path)
-        if answer.status_code == requests.codes.not_found:
-            return None
-        if answer.status_code != requests.codes.ok:
-            words = f"GET {self.url}{path} answered {answer.status_code}: {answer.text[-1000:]}"
-            raise ConnectionError(words) if answer.status_code >= _SERVERS_FAULT else RuntimeError(words)
-        return answer
+        Raises:
+            ConnectionError: It is not the answer of a dashboard; another one may be.
+            RefusedError: Ray refuses.
+        """
+        return read_as(good(request(self._jobs, method, path)), reading)
 
     def log(self, submission: str) -> str:
         """Return what a job has written so far; nothing where its driver's node is gone."""
@@ -141,12 +161,12 @@ class JobsClient:
             )
 
     def _log(self, submission: str) -> str:
-        try:
-            return str(self._jobs.get_job_logs(submission))
-        except RuntimeError as error:
-            if _NO_ANSWER in str(error) or _is_unknown(error):
-                return ""
-            raise
+        answer = request(self._jobs, "GET", f"{_JOBS}{submission}/logs")
+        if answer.status_code == HTTPStatus.NOT_FOUND or (
+            answer.status_code == HTTPStatus.INTERNAL_SERVER_ERROR and found_no_node(answer.text)
+        ):
+            return ""
+        return read_as(good(answer), text_at("logs"))
 
     def last_lines(self, submission: str, lines: int) -> str:
         """Return the last lines that a job has written, so many or more."""
@@ -165,15 +185,18 @@ class JobsClient:
         return self._file(node, name, -1) or ""
 
     def _file(self, node: str, name: str, lines: int) -> str | None:
-        answer = self._look(lambda: request(self._jobs, "GET", log_file(node, name, lines)))
-        if answer.status_code != requests.codes.ok:
-            return None
-        return bytes(answer.content).decode(errors="replace")
+        def ask() -> str | None:
+            answer = request(self._jobs, "GET", log_file(node, name, lines))
+            if answer.status_code in (HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.NOT_FOUND):
+                return None  # so Ray says that it has no such file, or no such node
+            return bytes(good(answer).content).decode(errors="replace")
+
+        return self._look(ask)
 
     def stop(self, submission: str) -> None:
         """Have Ray stop a job's driver."""
-        with contextlib.suppress(RuntimeError):  # it has just ended
-            self._look(lambda: self._jobs.stop_job(submission))
+        with contextlib.suppress(RefusedError):  # it has just ended
+            self._look(lambda: self._ask("POST", f"{_JOBS}{submission}/stop", reading=flag_at("stopped")))
 
     def remove(self, submission: str) -> None:
         """Have Ray forget a job that has ended.
@@ -181,22 +204,23 @@ class JobsClient:
         Raises:
             ValueError: Ray says that it has not.
         """
+
+        def ask() -> bool | None:
+            return self._ask("DELETE", f"{_JOBS}{submission}", reading=flag_at("deleted"))
+
         try:
-            self._look(lambda: self._jobs.delete_job(submission))
-        except RuntimeError as error:
-            if not _is_unknown(error):
-                raise ValueError(f"Ray does not forget {submission}: {_last_line(error)}") from error
+            self._look(lambda: unless_missing(ask))
+        except RefusedError as error:
+            raise ValueError(f"Ray does not forget {submission}: {_last_line(error)}") from error
 
     def upload(self, name: str, data: bytes) -> None:
         """Store bytes in the head's memory."""
-        path = package(name)
-        answer = self._look(lambda: request(self._jobs, "PUT", path, data=data))
-        if answer.status_code != requests.codes.ok:
-            raise RuntimeError(f"PUT {self.url}{path} answered {answer.status_code}: {answer.text[-1000:]}")
+        self._look(lambda: empty(request(self._jobs, "PUT", package(name), data=data)))
 
     def holds(self, name: str) -> bool:
         """Whether the head has something under a name."""
-        return self._look(lambda: self._get(package(name)) is not None)
+        ask = lambda: empty(request(self._jobs, "GET", package(name)))  # noqa: E731
+        return self._look(lambda: unless_missing(ask)) is not None
 
     def forget(self, name: str) -> None:
         """Have the head hold nothing of what was stored; Ray deletes no package over HTTP."""
@@ -216,7 +240,7 @@ class JobsClient:
         """
         deadline = time.monotonic() + self._reconnect_timeout
         for delay in retry_delays():
-            found = living_addresses(self._read(NODES))
+            found = living_addresses(self._read(NODES, anything))
             if found or time.monotonic() + delay > deadline:
                 break
             time.sleep(delay)
@@ -224,7 +248,7 @@ class JobsClient:
 
     def python(self) -> str | None:
         """Return the version of Python that the nodes have; None where the dashboard does not say it."""
-        return python_of(self._read(METADATA))
+        return python_of(self._read(METADATA, anything))
 
     def _look(self, act: Callable[[], T]) -> T:
         """Do what may be done twice."""
@@ -234,11 +258,6 @@ class JobsClient:
 
 def _last_line(error: Exception) -> str:
     return str(error).strip().rpartition("\n")[2]
-
-
-def _is_unknown(error: RuntimeError) -> bool:
-    """Whether Ray says that there is no such job; what it says may hold the job's id, and its log."""
-    return str(error).startswith(_NOT_FOUND)
 
 
 def _too_large(runtime_env: dict[str, Any]) -> str:

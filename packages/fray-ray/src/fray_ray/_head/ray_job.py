@@ -21,6 +21,7 @@ from fray_ray._head.driver_link import DriverLink
 from fray_ray._job_table import SINCE, STARTS, TERMINAL, WAITS, JobEntry, is_waiting, process_ended, taken_at
 from fray_ray._jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
+from fray_ray._ray_internals.dashboard import is_known
 from fray_ray._ray_internals.family import supervisor_is_gone
 from fray_ray._ray_internals.kv import (
     delete_table_entry,
@@ -38,7 +39,6 @@ _FORGOTTEN_AFTER = 10.0  # seconds without its process after which Ray may not k
 _PINNED, _PINS_EVERY = 900, 300.0  # seconds
 _DASHBOARD_WITHIN = 300.0  # seconds for a dashboard that is started again, with its head say
 _RAYS = {JobStatus.STOPPED: "STOPPED", JobStatus.FAILED: "FAILED"}
-_EXISTS = "already exists"
 
 
 class RayJob:
@@ -208,7 +208,7 @@ class RayJob:
         except ClusterUnavailableError:
             raise
         except (FrayError, RuntimeError, ValueError) as error:
-            raise (_ExistsError if _EXISTS in str(error) else _RefusedError)(str(error)) from error
+            raise (_ExistsError if is_known(error) else _RefusedError)(str(error)) from error
 
     async def lost(self) -> str:
         """Return when Ray says that the job has ended, and its process is gone: what Ray says."""

@@ -68,8 +68,9 @@ class SchedulerClient:
             if entry is None:
                 try:
                     self._client.submit(entrypoints.scheduler(here=self._here()), name, {}, {})
-                except RuntimeError:
-                    if self._client.entry(name) is None:  # nobody else has started it just now
+                except (RuntimeError, ClusterUnavailableError):
+                    # Another launcher may have started it just now, or this one, whose answer was lost.
+                    if self._client.entry(name) is None:
                         raise
                 return
             if entry.status not in TERMINAL or (entry.status == _GOOD and not doubted):

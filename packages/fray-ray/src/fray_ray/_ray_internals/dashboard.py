@@ -1,14 +1,23 @@
 """The dashboard's HTTP, beyond the methods of `JobSubmissionClient`."""
 
-from typing import Any
+from http import HTTPStatus
+from typing import Any, NoReturn
 from urllib.parse import urlencode
 
 import ray
 from ray.job_submission import JobSubmissionClient
 
+from fray import FrayError
+
 _CONNECTS_WITHIN = 5.0  # seconds
+_SHOWN = 1000  # characters of a refusal: the last ones, because Ray's own are traces
+_SHOWN_OF_OTHERS = 200  # characters of any other answer: the first ones, because it may be a page
+_PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+_TOO_LARGE = ("Maximum request body size", "exceeds the maximum size")
 NODES = "/nodes?view=summary"
 """The path of what the dashboard knows of nodes; `living_addresses` reads it. Read in Ray 2.60."""
+VERSION = "/api/version"
+"""The path of what a dashboard says of itself. Read in Ray 2.60."""
 METADATA = "/api/v0/cluster_metadata"
 """The path of what the dashboard knows of its cluster; `python_of` reads it. Read in Ray 2.60."""
 
@@ -25,10 +34,63 @@ class DashboardClient(JobSubmissionClient):
         self._timeouts = _CONNECTS_WITHIN, answers_within
         self._client_ray_version = ray.__version__
         super(JobSubmissionClient, self).__init__(url)  # its own __init__ looks into the variables first
-        self._check_connection_and_version("2.0")
 
     def _do_request(self, method: str, endpoint: str, **more: Any) -> Any:
-        return super()._do_request(method, endpoint, **{"timeout": self._timeouts, **more})
+        try:
+            return super()._do_request(method, endpoint, **{"timeout": self._timeouts, **more})
+        except UnicodeError as error:  # of `requests`, in the address that a redirect names
+            raise ConnectionError(f"{method} {endpoint} is redirected to no address: {error}") from error
+
+    def _raise_error(self, r: Any) -> NoReturn:
+        raise failure_of(r)
+
+
+class RefusedError(FrayError, RuntimeError):
+    """Ray refuses a request, and would refuse it again. Read in Ray 2.60.
+
+    Args:
+        status: That of the answer.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def failure_of(answer: Any) -> RefusedError | ConnectionError:
+    """Return the error that an answer is which is not the one that was asked for. Read in Ray 2.60.
+
+    It is a ConnectionError where the answer may be another one in a moment: of a proxy, or of a dashboard
+    that cannot answer now. A job's agent refuses with 4xx and 500; the dashboard passes both on as 500.
+    """
+    status, text = answer.status_code, answer.text
+    asked = f"{answer.request.method} {answer.request.url} answered {status}"
+    by_agent = status == HTTPStatus.INTERNAL_SERVER_ERROR and (
+        "Request failed with status code" in text or is_too_large(text)
+    )
+    if by_agent or (HTTPStatus.BAD_REQUEST <= status < 500 and status not in _PASSING):
+        return RefusedError(f"{asked}: {text[-_SHOWN:]}", status)
+    return ConnectionError(f"{asked}: {text[:_SHOWN_OF_OTHERS]}")
+
+
+def is_too_large(text: str) -> bool:
+    """Whether Ray says of an upload that it is too large. Read in Ray 2.60."""
+    return any(words in text for words in _TOO_LARGE)
+
+
+def has_no_agent(text: str) -> bool:
+    """Whether a dashboard says that its cluster has no agent for jobs yet. Read in Ray 2.60."""
+    return "No available agent" in text
+
+
+def is_known(error: Exception) -> bool:
+    """Whether Ray refuses a job because its table has one of this id. Read in Ray 2.60."""
+    return "already exists" in str(error)
+
+
+def found_no_node(text: str) -> bool:
+    """Whether the trace of a dashboard says that it asked a node in vain. Read in Ray 2.60."""
+    return "aiohttp.client_exceptions" in text
 
 
 def request(client: DashboardClient, method: str, path: str, **more: Any) -> Any:

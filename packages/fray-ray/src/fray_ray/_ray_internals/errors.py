@@ -1,4 +1,4 @@
-"""How Ray words the failure of a task."""
+"""How Ray words the failure of a task, or of its environment."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -16,6 +16,15 @@ def ends_worker(error: BaseException) -> bool:
     a task that may be retried runs again; as the failure of a task it would be the caller's SystemExit.
     """
     return isinstance(error, SystemExit) and hasattr(error, "ray_terminate_msg")
+
+
+def installers_output(error: str) -> str | None:
+    """Return what pip or uv wrote, from Ray's error of an environment; None where there is none of it.
+
+    Read in Ray 2.60.
+    """
+    _, quoted, output = error.partition("lines of stdout:")
+    return output if quoted else None
 
 
 def bound_error_texts() -> None:
