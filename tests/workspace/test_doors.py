@@ -36,6 +36,7 @@ MODULES = {
     "tests/ray/test_interrupted_pod.py": "an interrupt in the instant before a gang has begun",
     "tests/ray/test_job_metrics.py": "counts of many attempts, each of which takes a second to run",
     "tests/ray/test_job_process.py": "a signal that comes between two lines of the process",
+    "tests/ray/test_launch_keys.py": "launchers and schedulers that end, or come, in one instant",
     "tests/ray/test_line.py": "a model of the order among gangs: schedules of many jobs, drawn at random",
     "tests/ray/test_notices.py": "a notice that comes between two steps of what takes it",
     "tests/ray/test_ray_internals.py": "each call of Ray's that is not public",

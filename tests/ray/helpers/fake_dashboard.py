@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from head_in_memory import HeadInMemory
 from serving import serving
 
 NODE = "a-node"
@@ -138,6 +139,39 @@ class FakeDashboard(ThreadingHTTPServer):
         self.add(job["submission_id"], "SUCCEEDED", {})
         return 200, {"job_id": job["submission_id"], "submission_id": job["submission_id"]}
 
+    def remove(self, submission: str) -> None:
+        """Forget a job."""
+        self.entries.pop(submission, None)
+
+
+class DashboardOfHead(FakeDashboard):
+    """The dashboard of a head whose store is in memory: a scheduler on that store takes the jobs."""
+
+    def __init__(self, head: HeadInMemory) -> None:
+        super().__init__()
+        self.head = head
+
+    def answer(self, path: str) -> tuple[int, Any]:
+        """Answer with what the head has now."""
+        entries = self.head.entries()
+        self.entries = {name: {**entry, "submission_id": name} for name, entry in entries.items()}
+        self.stored = {f"/api/packages/gcs/{name}": data for name, data in self.head.packages.items()}
+        return super().answer(path)
+
+    def store(self, path: str, data: bytes) -> None:
+        """Keep bytes in the head's store."""
+        self.head.put(path.rpartition("/")[2], data)
+
+    def submit(self, job: dict[str, Any]) -> tuple[int, Any]:
+        """Have a job run that never connects to its scheduler."""
+        self.submitted.append(job)
+        self.head.add_entry(job["submission_id"], {"status": "RUNNING", "metadata": job["metadata"]})
+        return 200, {"job_id": job["submission_id"], "submission_id": job["submission_id"]}
+
+    def remove(self, submission: str) -> None:
+        """Forget a job."""
+        self.head.remove_entry(submission)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: FakeDashboard
@@ -164,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
         if submission in self.server.kept:
             self._answer(500, "RuntimeError: Request failed with status code 500: it has not ended.")
             return
-        self.server.entries.pop(submission, None)
+        self.server.remove(submission)
         self._answer(200, {"deleted": True})
 
     def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
@@ -187,6 +221,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data[: len(data) // 2] if cut else data)
 
 
-def fake_dashboard() -> AbstractContextManager[FakeDashboard]:
-    """Return one that ends with the block."""
-    return serving(FakeDashboard())
+def fake_dashboard(head: HeadInMemory | None = None) -> AbstractContextManager[FakeDashboard]:
+    """Return one that ends with the block: without a cluster, or that of a head in memory."""
+    return serving(FakeDashboard() if head is None else DashboardOfHead(head))

@@ -58,10 +58,19 @@ class HeadInMemory:
         """Keep a package."""
         self._data.setdefault(None, {})[f"gcs://{name}"] = data
 
+    def remove(self, name: str) -> None:
+        """Forget a package."""
+        del self._data[None][f"gcs://{name}"]
+
     def entry(self, submission: str) -> dict[str, Any] | None:
         """Return what the job table has of a job."""
         data = self._data.get(b"job", {}).get(_JOB + submission)
         return None if data is None else dict(json.loads(data))
+
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """Return the whole job table."""
+        found = dict(self._data.get(b"job", {}))
+        return {key.removeprefix(_JOB): dict(json.loads(data)) for key, data in found.items()}
 
     def add_entry(self, submission: str, entry: dict[str, Any]) -> None:
         """Put an entry into the job table."""
@@ -149,7 +158,7 @@ def scheduler_of(
     monkeypatch.setattr(f"{SCHEDULER}.ReservationQueue", line)
     monkeypatch.setattr("fray_ray._head.kept.end_leftovers", lambda *_: None)
     monkeypatch.setattr(f"{SCHEDULER}.remove_groups_of", lambda _: None)
-    node = SimpleNamespace(get_logs_dir_path=lambda: os.fspath(folder))
+    node = SimpleNamespace(get_logs_dir_path=lambda: os.fspath(folder), node_ip_address="127.0.0.1")
     monkeypatch.setattr("ray._private.worker._global_node", node)
     made: list[tuple[Scheduler, asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
 

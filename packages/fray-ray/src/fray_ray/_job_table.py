@@ -155,6 +155,13 @@ def key_of(key: str, parent: str | None) -> str:
     return hashlib.sha256(f"{parent or ''}\0{key}".encode()).hexdigest()
 
 
+def keyed_job(metadata: Any) -> tuple[str, str] | None:
+    """Return the key of a job's launch, and what Ray calls its first run; None where it has no key."""
+    said = metadata if isinstance(metadata, Mapping) else {}
+    key, job_id = said.get(KEY), said.get(_ID)
+    return (key, submission_of(job_id)) if isinstance(key, str) and isinstance(job_id, str) else None
+
+
 def runs(info: JobInfo, replica: int, attempt: int) -> bool:
     """Whether an attempt of a replica runs."""
     tasks = [task for task in info.tasks if task.replica == replica and task.attempt == attempt]

@@ -23,6 +23,7 @@ from fray_ray._head.driver_link import DriverLink, serve_links
 from fray_ray._head.job import ScheduledJob, Shared, is_request
 from fray_ray._head.job_metrics import shared_gauges
 from fray_ray._head.kept import PlanError, forget_oldest, forget_orphans, plan_again
+from fray_ray._head.launch_keys import LaunchKeys, is_listed
 from fray_ray._head.nodes import watch_draining
 from fray_ray._head.outliving import remove_abandoned_groups, remove_groups_of
 from fray_ray._head.output import LogFile
@@ -94,6 +95,7 @@ class Scheduler:
         # By submission: when it could not be carried, for the first time and for the last.
         self._failures: dict[str, tuple[float, float]] = {}
         self._links: dict[str, DriverLink] = {}
+        self._keys = LaunchKeys()
         self._look_again = False  # although nothing in the head's store has changed
         self._lives: set[asyncio.Task[None]] = set()
         node = ray.get_runtime_context().get_node_id()
@@ -218,6 +220,8 @@ class Scheduler:
         if queued is not None and queued.previous_run in self._jobs:
             self._look_again = True  # the run before it has ended for users, and not quite for its scheduler
             return None
+        if queued is not None and self._is_second(submission, queued):
+            return None
         job = None if queued is None else self._made(submission, queued)
         if job is None:
             self._refused.add(submission)
@@ -229,6 +233,20 @@ class Scheduler:
         if submission in self._links:
             job.attach(self._links[submission])
         return job
+
+    def _is_second(self, submission: str, queued: QueuedJob) -> bool:
+        """Whether another job has the launch key of this one: then nothing of this one is kept.
+
+        Its launcher finds the other one in Ray's table then, so that one has to be there.
+        """
+        holder = self._keys.holder(submission, queued)
+        if holder is None:
+            return False
+        if is_listed(holder):
+            _job_kv.delete_all(submission)
+        else:
+            self._look_again = True
+        return True
 
     def _made(self, submission: str, queued: QueuedJob) -> "ScheduledJob | Sweep | None":
         """Return the job; None where its plan cannot be carried out, which its entry says then."""

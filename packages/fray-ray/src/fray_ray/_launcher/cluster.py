@@ -47,7 +47,7 @@ from fray_ray._jobs_client import JobsClient
 from fray_ray._launcher import logs
 from fray_ray._launcher.earlier_attempts import EarlierAttempts
 from fray_ray._launcher.planning import Planner, about, check_supported, workspace_of
-from fray_ray._launcher.queueing import SchedulerClient
+from fray_ray._launcher.queueing import KeyTakenError, SchedulerClient
 from fray_ray._launcher.sweeps import submit_sweep
 from fray_ray._launcher.usage import usage_of
 from fray_ray._queued_job import QueuedJob
@@ -55,6 +55,7 @@ from fray_ray._scheduler import GRACE_OF_LOST
 from fray_ray._stopping import await_settled, stop_found
 from fray_ray.deps import pip_list
 
+_LAUNCHES = 3  # with one key, while the job that had it is removed again and again
 _SEEN_WITHIN = 10.0  # seconds in which a job that is queued has an entry: any run of it
 _ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 
@@ -216,23 +217,32 @@ class RayCluster(ClusterCalls):
         self._scheduler.put(plan.submission, {_job_kv.plan_name(plan.submission): data}, queued)
 
     def _once(self, key: str | None, parent: JobId | None, launch: Callable[[str | None], JobId]) -> JobId:
-        """Launch, unless a launch with the same key has done so; return the id of the job that there is.
-
-        Of two launches at the same time the one that Ray's table had first stays.
-        """
+        """Launch, unless a launch with the same key has done so; return the id of the job that there is."""
         if key is None:
             job_id = launch(None)
-        else:
-            check_key(key)
-            known = _job_table.key_of(key, parent)
+            self._note_launched(job_id)
+            return job_id
+        check_key(key)
+        known = _job_table.key_of(key, parent)
+        for _ in range(_LAUNCHES):
             before = self._with_key(known)
             if before is not None:
                 return before
-            job_id = launch(known)
-            first = self._with_key(known)
-            if first is not None and first != job_id:
-                self.terminate(job_id, grace=0.0)
-                return first
+            with contextlib.suppress(KeyTakenError):  # the table has the other one now
+                return self._first_of(known, launch(known))
+        raise ClusterUnavailableError(
+            f"the cluster at {self._client.url} has a job with the launch key {key!r}, and does not list it"
+        )
+
+    def _first_of(self, key: str, job_id: JobId) -> JobId:
+        """Return a job that was launched with a key, or one that Ray's table had before it.
+
+        The scheduler takes one of them, but two versions of Fray on one cluster have a scheduler each.
+        """
+        first = self._with_key(key)
+        if first is not None and first != job_id:
+            self.terminate(job_id, grace=0.0)
+            return first
         self._note_launched(job_id)
         return job_id
 

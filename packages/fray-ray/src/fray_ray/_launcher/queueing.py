@@ -10,13 +10,17 @@ from fray.cluster import poll_delays
 from fray_ray import _entrypoints as entrypoints
 from fray_ray import _job_kv
 from fray_ray._finding import UNREACHED
-from fray_ray._job_table import TERMINAL
+from fray_ray._job_table import KEY, TERMINAL
 from fray_ray._jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._scheduler import SUBMISSION
 
 _DOUBTED_AFTER = 5.0  # seconds without an answer after which another scheduler is started
 _GOOD = "SUCCEEDED"
+
+
+class KeyTakenError(Exception):
+    """The scheduler does not take a job, because another job has the key of its launch."""
 
 
 class SchedulerClient:
@@ -35,13 +39,18 @@ class SchedulerClient:
 
         Args:
             packages: What the job finds in the head's memory; where the job is refused they are gone.
+
+        Raises:
+            KeyTakenError: Another job has the key, and is in Ray's table.
         """
         whole = {**packages, _job_kv.queued_name(submission): queued.to_json()}
         try:
             self.ensure()
             for name, data in whole.items():
                 self._client.upload(name, data)
-            self._await_entry(submission)
+            self._await_entry(submission, keyed=KEY in queued.metadata)
+        except KeyTakenError:
+            raise
         except BaseException as error:  # Ctrl-C too: nobody would know the id of the job
             if not isinstance(error.__cause__, UNREACHED):  # then it was refused; else it may have started
                 self._withdraw(submission, whole)
@@ -76,12 +85,19 @@ class SchedulerClient:
             if entry.status not in TERMINAL or (entry.status == _GOOD and not doubted):
                 return
 
-    def _await_entry(self, submission: str) -> None:
+    def _is_refused(self, submission: str) -> bool:
+        """Whether the scheduler has deleted a job, without an entry of it."""
+        held = self._client.holds(_job_kv.queued_name(submission))
+        return not held and self._client.entry(submission) is None
+
+    def _await_entry(self, submission: str, *, keyed: bool) -> None:
         started = time.monotonic()
         doubted = False
         for pause in poll_delays(shortest=0.02, longest=0.1):
             if self._client.entry(submission) is not None:
                 return
+            if keyed and self._is_refused(submission):
+                raise KeyTakenError
             waited = time.monotonic() - started
             if waited > _DOUBTED_AFTER and not doubted:
                 doubted = True
