@@ -11,21 +11,29 @@ _PAUSE = 1  # seconds until it is started again
 _LONGEST = 2_000  # characters that are shown of a job's own command
 
 
-def driver(submission: str, *, here: bool, command: Sequence[str] | None = None, name: str = "") -> str:
+def driver(
+    submission: str,
+    *,
+    here: bool,
+    command: Sequence[str] | None = None,
+    shown: str | None = None,
+    name: str = "",
+) -> str:
     """Return the command of a job: of the process that stands for it, again where a signal kills that.
 
     Args:
         here: Whether the head is this machine, whose interpreter is there then.
-        command: What the replicas run, for who reads Ray's table.
+        command: What the replicas run, for who reads Ray's table; None for a function.
+        shown: The same as text, where it is known as that.
         name: That of the job.
     """
     process = _command("fray_ray._head.job_process", submission, "$$", "$PPID", here=here)
-    program = "a function" if command is None else shlex.join(command)
-    shown = f"{name}: {program}".replace("\n", " ")[:_LONGEST]
+    program = shown or ("a function" if command is None else shlex.join(command))
+    comment = f"{name}: {program}".replace("\n", " ")[:_LONGEST]
     # The shell waits for the process when Ray asks both to end. Where it asks during the pause, that ends the
     # pause, and the loop.
     died = f"[ $code -gt {_SIGNALLED} ] && [ $code != {_ENDED} ] && sleep {_PAUSE}"
-    return f"trap : TERM; while {process}; code=$?; {died}; do :; done; exit $code  # {shown}"
+    return f"trap : TERM; while {process}; code=$?; {died}; do :; done; exit $code  # {comment}"
 
 
 def scheduler(*, here: bool) -> str:

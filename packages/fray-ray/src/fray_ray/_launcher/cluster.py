@@ -381,7 +381,12 @@ class RayCluster(ClusterCalls):
         submission = _job_table.submission_of(job_id, len(found.runs) + 1)
         packages = {_job_kv.secrets_name(submission): pickle.dumps(_given(job_id, kept["withheld"]))}
         queued = QueuedJob(
-            command=entrypoints.driver(submission, here=not self._planner().remote, name=found.info.name),
+            command=entrypoints.driver(
+                submission,
+                here=not self._planner().remote,
+                shown=found.info.command,
+                name=found.info.name,
+            ),
             metadata=_job_table.again(entry.metadata, len(found.runs) + 1),
             runtime_env=kept["runtime_env"],
             previous_run=found.runs[-1],

@@ -54,11 +54,13 @@ def submit_sweep(
             f"sweep {called!r}: its entry points and arguments are {len(data) >> 20} MiB pickled, and Ray "
             f"takes less than {_job_kv.LIMIT >> 20} MiB; read large data in the jobs, where it lies"
         )
-    metadata = describe(sweep_id, called, 0, _common(members, asked), key=key)
+    common = _common(members, asked)
+    metadata = describe(sweep_id, called, 0, common, key=key)
     metadata |= described_members([_shown(member) for member in members])
     with planner.runtime_env(asked[0]) as runtime_env:
         uploaded = client.with_workspace(runtime_env)
-    command = entrypoints.driver(submission, here=not planner.remote, name=called)
+    shown = common.get("entrypoint") or f"{len(members)} jobs"
+    command = entrypoints.driver(submission, here=not planner.remote, shown=shown, name=called)
     queued = QueuedJob(command=command, metadata=metadata, runtime_env=uploaded)
     scheduler.put(submission, {_job_kv.plan_name(submission): data}, queued)
     return sweep_id
