@@ -9,6 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +47,7 @@ from fray_ray._head.output import LogFile
 from fray_ray._head.ray_job import RayJob
 from fray_ray._head.record import JobRecord
 from fray_ray._head.reservation import Reservation
+from fray_ray._head.scheduler import SchedulerActor
 from fray_ray._job_table import read, state_metadata, stored_entry
 from fray_ray._queued_job import QueuedJob
 from fray_ray._sweep_plan import Member, SweepPlan
@@ -94,6 +96,31 @@ def test_a_job_without_a_plan_fails_also_when_it_was_refused_before(
         until(lambda: not head.packages, "nothing of it is left")
         queued(head, "train-1", None, previous_run=previous)
         until(lambda: "its plan is no longer" in message_of(head, "train-1"), "it has failed")
+
+
+def test_what_starts_a_scheduler_is_given_the_reason_why_it_cannot_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise OSError("no place for its socket")
+
+    def ready() -> None:
+        try:
+            actor.ready()
+        except RuntimeError as error:
+            said.append(str(error))
+
+    said, ended = list[str](), threading.Event()
+    monkeypatch.setattr(f"{SCHEDULER}.Scheduler", fail)
+    monkeypatch.setattr(f"{SCHEDULER}._end_process", ended.set)
+    monkeypatch.setattr(f"{SCHEDULER}._SAID_WITHIN", 0.1, raising=False)
+    actor = SchedulerActor()
+    starter = threading.Thread(target=ready, daemon=True)
+    starter.start()
+    assert ended.wait(20), "its process ends"
+    starter.join(20)
+    assert said, "it has not said why"
+    assert "OSError: no place for its socket" in said[0]
 
 
 ABOUT: dict[str, Any] = {"labels": {}, "after": []}

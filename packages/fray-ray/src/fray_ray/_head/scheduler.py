@@ -48,6 +48,7 @@ from fray_ray._sweep_plan import SweepPlan
 
 _LOOK = 0.1  # seconds between looks into the head's store
 _LOOK_AFTER_ERROR = 1.0  # seconds
+_SAID_WITHIN = 2.0  # seconds in which a process that ends has said why, to those that wait for it
 # The pause after a look is `_COST` times its duration, because listing many names is slow. It is at most
 # `_LONGEST` seconds, because a look may also be slow while the head is away for a moment.
 _COST, _LONGEST = 10, 2.0
@@ -63,18 +64,28 @@ class SchedulerActor:
 
     def __init__(self) -> None:
         self._ready = threading.Event()
+        self._failure: str | None = None
         threading.Thread(target=self._run, name="jobs", daemon=True).start()
 
     def ready(self) -> None:
-        """Return when it takes jobs."""
+        """Return when it takes jobs.
+
+        Raises:
+            RuntimeError: It cannot. Only the log of this process would say why, which users do not look into.
+        """
         self._ready.wait()
+        if self._failure is not None:
+            raise RuntimeError(f"the scheduler cannot start:\n{self._failure}")
 
     def _run(self) -> None:
         try:
             asyncio.run(Scheduler().run(self._ready.set))
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the process ends, whatever it is
             traceback.print_exc()
-            raise
+            if not self._ready.is_set():
+                self._failure = traceback.format_exc()
+                self._ready.set()
+                time.sleep(_SAID_WITHIN)
         finally:
             sys.stderr.flush()
             _end_process()
