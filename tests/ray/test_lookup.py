@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -337,3 +339,23 @@ def test_lines_of_usage_that_are_none_are_left_out(table: FakeDashboard) -> None
     add(table, "a-1", "SUCCEEDED", state="succeeded")
     table.files["fray-usage-a-1.txt"] = "0 1 1000.5 4096 0.25\nodd\n0 1 x 4096 0.25\n0 1 1001.5 8192 0.5\n"
     assert [sample.memory for sample in RayCluster(table.url).usage("a-1")] == [4096, 8192]
+
+
+def test_rays_table_shows_what_a_job_that_is_run_again_and_a_sweep_run(table: FakeDashboard) -> None:
+    add(table, "a-1", "FAILED", state="failed", kept=json.dumps({"withheld": [], "runtime_env": {}}))
+    cluster = RayCluster(table.url)
+    cluster.retry("a-1")
+    assert table.queued["a-1-r2"]["command"].endswith("# train: train")
+    same, other = (JobRequest("try", Entrypoint.from_binary("echo", [word])) for word in "ab")
+    for requests, shown in (([same, same], "echo a"), ([same, other], "2 jobs")):
+        sweep = cluster.launch_many(requests, name="many")
+        assert table.queued[sweep]["command"].endswith(f"# many: {shown}")
+
+
+def test_a_head_that_takes_no_job_may_have_another_version(table: FakeDashboard) -> None:
+    table.takes_jobs = False
+    cluster = RayCluster(table.url, scheduler_timeout=0.2)
+    with pytest.raises(
+        ClusterUnavailableError, match=f"the head needs fray-ray {re.escape(version('fray-ray'))}"
+    ):
+        cluster.launch(JobRequest("job", Entrypoint.from_binary("true")))

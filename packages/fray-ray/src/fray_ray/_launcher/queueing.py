@@ -13,7 +13,7 @@ from fray_ray._finding import UNREACHED
 from fray_ray._job_table import KEY, TERMINAL
 from fray_ray._jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
-from fray_ray._scheduler import SUBMISSION
+from fray_ray._scheduler import SUBMISSION, VERSION
 
 _DOUBTED_AFTER = 5.0  # seconds without an answer after which another scheduler is started
 _GOOD = "SUCCEEDED"
@@ -105,6 +105,7 @@ class SchedulerClient:
             if waited > self._timeout:
                 raise ClusterUnavailableError(
                     f"the scheduler of the cluster at {self._client.url} did not take job {submission} "
-                    f"within {self._timeout:g} s; `ray job logs {SUBMISSION}` says whether it could start"
+                    f"within {self._timeout:g} s; `ray job logs {SUBMISSION}` says whether it could start; "
+                    f"the head needs fray-ray {VERSION}, as this program has: no other version takes the job"
                 )
             time.sleep(pause)
