@@ -59,8 +59,8 @@ def submit_sweep(
     metadata |= described_members([_shown(member) for member in members])
     with planner.runtime_env(asked[0]) as runtime_env:
         uploaded = client.with_workspace(runtime_env)
-    shown = common.get("entrypoint") or f"{len(members)} jobs"
-    command = entrypoints.driver(submission, here=not planner.remote, shown=shown, name=called)
+    program = common.get("entrypoint") or f"{len(members)} jobs"
+    command = entrypoints.driver(submission, here=not planner.remote, shown=program, name=called)
     queued = QueuedJob(command=command, metadata=metadata, runtime_env=uploaded)
     scheduler.put(submission, {_job_kv.plan_name(submission): data}, queued)
     return sweep_id
