@@ -16,7 +16,7 @@ from fray.testing.gates import until
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.ray_job import RayJob
-from fray_ray._job_table import info_in
+from fray_ray._job_table import read, stored_entry
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.environment import JOB_CONFIG
 from fray_ray._sweep_plan import Member, SweepPlan
@@ -43,7 +43,10 @@ def replicas(head: HeadInMemory, monkeypatch: pytest.MonkeyPatch) -> ReplicasInM
 
 def shown(head: HeadInMemory) -> JobInfo:
     """What users read of the job."""
-    return info_in((head.entry("train-1") or {}).get("metadata") or METADATA)
+    entry = stored_entry("train-1")
+    info = None if entry is None else read(entry)
+    assert info is not None, head.entry("train-1")
+    return info
 
 
 @contextlib.contextmanager
@@ -200,7 +203,7 @@ class Unsteady:
 
 def given(head: HeadInMemory, *answers: Exception) -> tuple[RayJob, dict[str, Any]]:
     """A job that waits for Ray to run it, and its entry."""
-    job = QueuedJob(command="true", metadata=METADATA, runtime_env={}, first=None)
+    job = QueuedJob(command="true", metadata=METADATA, runtime_env={}, previous_run=None)
     ray_job = RayJob(
         "train-1", job, cast("Dashboard", Unsteady(head, list(answers))), "head", submitted=False
     )

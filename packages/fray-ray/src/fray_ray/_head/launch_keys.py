@@ -24,7 +24,7 @@ class LaunchKeys:
         A job that has begun stays: an earlier version of Fray could start two with one key.
         """
         known = keyed_job(queued.metadata)
-        if known is None or queued.first is not None:
+        if known is None or queued.previous_run is not None:
             return None
         if self._holders is None:
             self._holders = _read_holders()
