@@ -191,16 +191,21 @@ class Reservation:
         return self._actors[replica]
 
     def release(self, replica: int) -> None:
-        """End the actor of a replica, and what it runs."""
-        actor = self._actors.pop(replica, None)
-        known = self._board.record.actors.pop(replica, None)
+        """End the actor of a replica, and what it runs; may be called again if it fails."""
+        actor = self._actors.get(replica)
+        known = self._board.record.actors.get(replica)
         if actor is None and known is not None and self._board.listed:
             actor = named_actor(known.name)
         if actor is not None:
             ray.kill(actor)
+        self._actors.pop(replica, None)
+        self._board.record.actors.pop(replica, None)
 
     def close(self) -> None:
-        """End all actors and give back the room; it may be asked for again."""
+        """End all actors and give back the room; it may be asked for again.
+
+        Where this fails, it may be called again.
+        """
         self._board.record.leaving = True
         self._give_back()
 
@@ -210,9 +215,11 @@ class Reservation:
         self._remove_groups()
 
     def _remove_groups(self) -> None:
-        groups, self._groups = self._groups, []
-        for group in groups:
-            remove_placement_group(group)
+        while (
+            self._groups
+        ):  # what Ray has not taken remains in the list: it is detached, and outlives this process
+            remove_placement_group(self._groups[0])
+            del self._groups[0]
 
     def _naming(self, number: int) -> dict[str, str]:
         return {"name": self._name(number), "lifetime": "detached"} if self._board.listed else {}
