@@ -1,6 +1,6 @@
 """What order among gangs on Ray costs at sizes that no test machine has: 1,000 jobs for slices of 256 hosts.
 
-It drives the rule that says whose turn it is, `slice_turns`, over a cluster that is made up: jobs come, wait,
+It drives the rule that says whose turn it is, `turns`, over a cluster that is made up: jobs come, wait,
 get their slices, run and end. Nothing of Ray runs here. So the figures are those of the rule and of what is
 written of a job, on one core.
 """
@@ -11,14 +11,14 @@ import json
 import random
 import time
 import tracemalloc
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from measure import brief, columns, fewer, timed
 
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
-from fray_ray._head.line import SliceTicket, slice_turns
+from fray_ray._head.line import SliceTicket, turns
 from fray_ray._job_table import info_in, state_metadata
 
 KIND = "v5p-2048"  # 256 hosts
@@ -32,7 +32,7 @@ class Run:
     """What a run of all jobs took.
 
     Args:
-        decisions: Calls of `slice_turns`, each over all jobs that wait.
+        decisions: Calls of `turns`, each over all jobs that wait.
         seconds: Spent in them.
         longest: The longest.
         order: The jobs as they started.
@@ -50,7 +50,13 @@ def tickets(count: int) -> list[SliceTicket]:
     """Return gangs that came one after the other: nine of ten want one slice, the others two to four."""
     chance = random.Random(1)
     wants = [1 if chance.random() < 0.9 else chance.randint(2, 4) for _ in range(count)]
-    return [SliceTicket(float(at), f"train-{at:06x}", KIND, (want,), SLICES) for at, want in enumerate(wants)]
+    slices = tuple(tuple(f"{each:03}-{host:03}" for host in range(HOSTS)) for each in range(SLICES))
+    return [SliceTicket(float(at), f"train-{at:06x}", KIND, (want,), slices) for at, want in enumerate(wants)]
+
+
+def slice_turns(line: Iterable[SliceTicket], free: int) -> dict[str, int]:
+    """Return for how many slices each gang may ask."""
+    return {job: turn.copies for job, turn in turns(line, (), {}, {KIND: free}).items()}
 
 
 def simulate(line: list[SliceTicket]) -> Run:
@@ -64,7 +70,7 @@ def simulate(line: list[SliceTicket]) -> Run:
     ends: list[tuple[float, int]] = []
     while waiting:
         begin = time.perf_counter()
-        may = slice_turns(waiting.values(), {KIND: free})
+        may = slice_turns(waiting.values(), free)
         took = time.perf_counter() - begin
         run.decisions, run.seconds, run.longest = (
             run.decisions + 1,
@@ -134,11 +140,12 @@ def best(work: Callable[[], Any]) -> float:
 
 def main() -> None:
     line = tickets(JOBS)
-    one = best(lambda: slice_turns(line, {KIND: 1}))
+    one = best(lambda: slice_turns(line, 1))
     run = simulate(line)
     assert [ticket.since for ticket in run.order] == sorted(ticket.since for ticket in run.order)
     assert not run.idle
-    kept = json.dumps({**asdict(line[0]), "seen": time.time()})
+    own = {"since": line[0].since, "submission": line[0].submission, "kind": KIND, "choices": line[0].choices}
+    kept = json.dumps({**own, "seen": time.time()})
     columns(
         f"{JOBS:,} gangs that wait for {SLICES} slices of {HOSTS} hosts, all started in order, no slice idle",
         ["figure"],

@@ -592,13 +592,13 @@ def test_a_node_that_lives_although_it_seemed_lost_is_used_again(monkeypatch: py
     plan, now = plan_of("train-1"), time.monotonic
     record = JobRecord(machine=new_machine(plan), avoid=["node-1"])
     reservation = Reservation(plan, JobBoard(plan, record, listed=False), {})
-    assert reservation.lost == {"node-1"}
+    assert reservation.look_at_avoided() == {"node-1"}
     lost = LostNodes(record, reservation)
     lost.preempted("node-1")
     assert lost.leaving() == {0}
     monkeypatch.setattr(time, "monotonic", lambda: now() + 61.0)
     assert lost.leaving() == set()
-    assert not reservation.lost
+    assert not reservation.look_at_avoided()
 
 
 def test_what_is_shown_of_a_replica_is_made_again_only_where_it_has_changed(

@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 from unittest import mock
@@ -12,13 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fray_ray._head import reservation_queue
-from fray_ray._head.line import BundleTicket, SliceTicket, Turn, bundle_turns, slice_turns
+from fray_ray._head.line import BundleTicket, SliceTicket, Turn, turns
 
 KIND = "v4-16"
+NOTHING = Turn(0)
+
+Amounts = dict[str, float]
+Nodes = dict[str, tuple[Amounts, Amounts]]
 
 
 def ticket(number: int, *choices: int, most: int = 2, held: int = 0, kind: str = KIND) -> SliceTicket:
-    return SliceTicket(float(number), f"job-{number}", kind, choices, most, held)
+    slices = tuple((f"{kind}-{each}",) for each in range(most))  # of one host each
+    return SliceTicket(float(number), f"job-{number}", kind, choices, slices, held=held)
+
+
+def slice_turns(line: Iterable[SliceTicket], free: Mapping[str, int]) -> dict[str, int]:
+    """Return for how many slices each may ask, where only gangs wait."""
+    return {job: turn.copies for job, turn in turns(line, (), {}, free).items()}
+
+
+def bundle_turns(line: Iterable[BundleTicket], nodes: Nodes) -> dict[str, Turn]:
+    return turns((), line, nodes, {})
 
 
 def test_a_gang_of_two_slices_is_not_overtaken_by_smaller_ones() -> None:
@@ -50,63 +63,167 @@ def test_of_several_acceptable_numbers_the_largest_that_there_is_is_taken() -> N
     assert slice_turns([ticket(0, 4, 2, 1)], {KIND: 3}) == {"job-0": 2}
 
 
-def test_who_asks_for_more_than_there_is_keeps_nobody_waiting_and_asks_when_alone() -> None:
-    assert slice_turns([ticket(0, 4), ticket(1, 1)], {KIND: 1}) == {"job-0": 0, "job-1": 1}
-    assert slice_turns([ticket(0, 4), ticket(1, 4)], {}) == {"job-0": 4, "job-1": 0}
+def test_a_gang_for_more_than_there_is_delays_none_and_asks_for_what_is_missing() -> None:
+    def asked(*line: SliceTicket) -> list[Turn]:
+        may = turns(line, (), {}, {KIND: 1})
+        return [may[each.submission] for each in line]
+
+    exist = frozenset({f"{KIND}-0", f"{KIND}-1"})
+    assert asked(ticket(0, 4), ticket(1, 1)) == [Turn(2, exist), Turn(1)]
+    assert asked(ticket(0, 4), ticket(1, 2, held=1)) == [Turn(2, exist), Turn(2)]
+    # What nobody else waits for it takes: an autoscaler would end slices that are idle while others come.
+    assert asked(ticket(0, 4), ticket(1, 5)) == [Turn(4), Turn(0)]
+    assert asked(ticket(0, 4), ticket(1, 1, kind="v4-8")) == [Turn(4), Turn(1)]
+    assert slice_turns([ticket(0, 4, most=0), ticket(1, 4, most=0)], {}) == {"job-0": 4, "job-1": 0}
 
 
-JOBS = st.lists(
-    st.tuples(st.integers(0, 6), st.lists(st.integers(1, 5), min_size=1, max_size=2), st.integers(1, 4)),
+def test_of_two_kinds_that_can_use_the_same_slice_the_one_that_fits_has_it() -> None:
+    spot_too, not_spot = ticket(0, 3), replace(ticket(1, 1, kind="not spot"), slices=((f"{KIND}-1",),))
+    may = turns([spot_too, not_spot], (), {}, {KIND: 1})
+    assert may == {"job-0": Turn(2, frozenset({f"{KIND}-1"})), "job-1": Turn(1)}
+
+
+def test_the_first_asks_also_where_nothing_is_free_and_a_later_one_is_paused() -> None:
+    assert slice_turns([ticket(0, 2), replace(ticket(1, 1), paused=True)], {}) == {"job-0": 2, "job-1": 0}
+
+
+@dataclass
+class Gang:
+    """A gang of the model: its request to Ray, and the slices that it was granted."""
+
+    comes: int
+    runs: int
+    ticket: SliceTicket
+    request: Turn = NOTHING
+    has: set[str] = field(default_factory=set)
+    ends: int | None = None  # it runs until then
+
+    @property
+    def is_whole(self) -> bool:
+        return self.request.copies in self.ticket.choices and len(self.has) == self.request.copies
+
+    def ask(self, turn: Turn) -> bool:
+        """Ask for what it may; return whether that is another request, which gives back what it has."""
+        if turn == self.request:
+            return False
+        self.request = turn
+        self.has.clear()
+        return True
+
+
+@dataclass
+class SliceCluster:
+    """Grants slices to requests: new ones in their order, and slices that come to any that waits."""
+
+    random: Random
+    slices: list[str]
+    waiting: list[Gang] = field(default_factory=list)
+    running: list[Gang] = field(default_factory=list)
+    started: list[Gang] = field(default_factory=list)
+
+    def free(self) -> list[str]:
+        taken = [each for gang in (*self.waiting, *self.running) for each in gang.has]
+        assert len(taken) == len(set(taken)), "two have the same"
+        return [each for each in self.slices if each not in taken]
+
+    def come(self, slices: list[str]) -> None:
+        """Add slices; Ray grants them to any that wait, before the next look."""
+        self.slices += slices
+        self.random.shuffle(self.waiting)
+        self.grant()
+        self.waiting.sort(key=lambda gang: gang.ticket.since)
+
+    def grant(self) -> None:
+        for slice_ in self.free():
+            want = [
+                gang
+                for gang in self.waiting
+                if len(gang.has) < gang.request.copies and slice_ not in gang.request.without
+            ]
+            if want:
+                want[0].has.add(slice_)
+
+    def start(self, now: int) -> bool:
+        """Start those that are whole; what they were granted was theirs by what existed at the last look."""
+        whole = [gang for gang in self.waiting if gang.is_whole]
+        for gang in whole:
+            earlier = [each for each in self.waiting if each.ticket.since < gang.ticket.since]
+            late = [each for each in earlier if not (each.ticket.unfit or each.is_whole)]
+            assert not late, "a gang that fits was overtaken"
+            gang.ends = now + gang.runs
+            self.running.append(gang)
+            self.started.append(gang)
+        self.waiting = [gang for gang in self.waiting if gang not in whole]
+        return bool(whole)
+
+    def pause(self, *, lets_go: bool) -> None:
+        """Have those that hold a part let go of it until the next step."""
+        for gang in self.waiting:
+            gang.ticket = replace(gang.ticket, paused=lets_go and bool(gang.has))
+            if gang.ticket.paused:
+                gang.ask(NOTHING)
+
+    def look(self) -> bool:
+        """Have all ask for what they may; return whether a request has changed."""
+        slices = tuple((each,) for each in self.slices)
+        for gang in self.waiting:
+            gang.ticket = replace(gang.ticket, slices=slices, held=len(gang.has))
+        may = turns([gang.ticket for gang in self.waiting], (), {}, {KIND: len(self.free())})
+        changed = [gang.ask(may[gang.ticket.submission]) for gang in self.waiting]
+        return any(changed)
+
+    def check(self) -> None:
+        """Nothing can start: check that nothing is idle that a job waits for, and that the first asks."""
+        line = self.waiting
+        if not line or any(gang.ticket.paused for gang in line):
+            return
+        assert line[0].request.copies, "an autoscaler does not see what the first wants"
+        if any(not gang.ticket.unfit for gang in line):
+            idle = [*self.free(), *(each for gang in line if gang.ticket.unfit for each in gang.has)]
+            assert not idle, "a slice is idle, and a gang waits that could start with one like it"
+
+
+GANGS = st.lists(
+    st.tuples(st.integers(0, 6), st.lists(st.integers(1, 6), min_size=1, max_size=2), st.integers(1, 4)),
     max_size=8,
 )
 
 
-@given(total=st.integers(1, 4), jobs=JOBS, pauses=st.sets(st.integers(0, 20), max_size=5))
-def test_gangs_start_in_order_and_no_slice_is_idle_that_is_not_kept_for_the_first(
-    total: int, jobs: list[tuple[int, list[int], int]], pauses: set[int]
+@settings(max_examples=300)
+@given(
+    total=st.integers(0, 3),
+    jobs=GANGS,
+    pauses=st.sets(st.integers(0, 20), max_size=5),
+    arrivals=st.lists(st.integers(0, 20), max_size=4),
+    random=st.randoms(use_true_random=False),
+)
+def test_gangs_start_in_order_and_no_slice_is_idle_for_which_a_gang_waits(
+    total: int, jobs: list[tuple[int, list[int], int]], pauses: set[int], arrivals: list[int], random: Random
 ) -> None:
-    """A step of the clock at a time: jobs come, take what they may, run, and give back.
+    """A step of the clock at a time: jobs and slices come, jobs take what they may, run, and give back.
 
     At times those that hold a part let go of it for a step.
     """
-    waiting: dict[str, SliceTicket] = {}
-    running: dict[str, tuple[int, int]] = {}  # until when, with how many slices
-    started: list[SliceTicket] = []
+    gangs = [
+        Gang(comes, runs, replace(ticket(number, *choices), since=comes + number / 100))
+        for number, (comes, choices, runs) in enumerate(jobs)
+    ]
+    cluster = SliceCluster(random, [f"slice-{number}" for number in range(total)])
     for now in range(60):
-        for number, (comes, choices, _) in enumerate(jobs):
-            if comes == now:
-                new = SliceTicket(float(comes), f"job-{number}", KIND, tuple(choices), total)
-                waiting[new.submission] = new
-        running = {job: (until, held) for job, (until, held) in running.items() if until > now}
-        lets_go = now in pauses
-        waiting = {
-            job: replace(each, held=0, paused=True) if lets_go and each.held else replace(each, paused=False)
-            for job, each in waiting.items()
-        }
-        while True:  # what starts changes what the others may
-            free = total - sum(held for _, held in running.values())
-            free -= sum(each.held for each in waiting.values())
-            may = slice_turns(waiting.values(), {KIND: free})
-            before = dict(waiting)
-            for each in sorted(waiting.values()):
-                asked = may[each.submission]
-                held = min(asked, each.held + free)
-                free -= held - each.held
-                assert free >= 0, "more was taken than there is"
-                waiting[each.submission] = replace(each, held=held)
-                if asked and held == asked:
-                    number = int(each.submission.removeprefix("job-"))
-                    running[each.submission] = now + jobs[number][2], held
-                    started.append(each)
-                    del waiting[each.submission]
-            if waiting == before:
+        cluster.running = [gang for gang in cluster.running if gang.ends is None or gang.ends > now]
+        cluster.come([f"slice-{now}-{number}" for number in range(arrivals.count(now))])
+        cluster.start(now)
+        cluster.waiting += [gang for gang in gangs if gang.comes == now]
+        cluster.pause(lets_go=now in pauses)
+        for _ in range(100):
+            changed = cluster.look()
+            cluster.grant()
+            if not cluster.start(now) and not changed:
                 break
-        served = [each for each in sorted(waiting.values()) if min(each.choices) <= total]
-        if free and not any(each.paused for each in served):
-            assert not served, "a slice is idle and somebody waits for one like it"
-    assert not [each for each in waiting.values() if min(each.choices) <= total], "somebody waits for ever"
-    for earlier, later in pairwise(started):
-        assert earlier.since <= later.since, "somebody was overtaken"
+        else:
+            raise AssertionError("requests change for ever")
+        cluster.check()
+    assert all(gang.ticket.unfit for gang in cluster.waiting), "a gang waits for ever"
 
 
 class TwoSlices:
@@ -151,10 +268,6 @@ def test_two_gangs_of_two_lines_that_hold_a_slice_each_both_start_within_minutes
     assert started[0] < 1126.0
 
 
-Amounts = dict[str, float]
-Nodes = dict[str, tuple[Amounts, Amounts]]
-
-
 def node(cpu: float, gpu: float = 0.0, *, of: tuple[float, float] | None = None) -> tuple[Amounts, Amounts]:
     """Return all that a node has, and what is free: everything, or less than `of`."""
     total = (cpu, gpu) if of is None else of
@@ -167,10 +280,9 @@ def packed(
     cpu: float = 1.0,
     gpu: float = 0.0,
     nodes: Iterable[str] | None = None,
-    held: bool = False,
 ) -> BundleTicket:
     accepted = None if nodes is None else frozenset(nodes)
-    return BundleTicket(float(number), f"job-{number}", {"CPU": cpu, "GPU": gpu}, choices, accepted, held)
+    return BundleTicket(float(number), f"job-{number}", {"CPU": cpu, "GPU": gpu}, choices, accepted)
 
 
 def copies(line: list[BundleTicket], nodes: Nodes) -> list[int]:
@@ -226,11 +338,12 @@ def test_jobs_that_accept_other_nodes_do_not_wait_for_each_other() -> None:
     assert may == {"job-0": Turn(2), "job-1": Turn(2)}
 
 
-def test_of_jobs_that_can_never_fit_one_asks_for_each_lack_and_keeps_asking() -> None:
+def test_of_jobs_that_can_never_fit_the_first_asks_for_each_lack() -> None:
     nodes = {"a": node(2, 1)}
     line = [packed(0, 1, gpu=2), packed(1, 2, gpu=1), packed(2, 3), packed(3, 1)]
     assert copies(line, nodes) == [1, 0, 3, 1]
-    assert copies([line[0], replace(line[1], held=True), *line[2:]], nodes) == [0, 2, 3, 1]
+    assert copies(line[1:], nodes) == [2, 3, 1]
+    assert copies(line, nodes) == [1, 0, 3, 1]  # also where the second has asked before the first came
     assert copies([packed(0, 1), packed(1, 1)], {}) == [1, 0]
 
 
@@ -354,10 +467,6 @@ def simulate(cluster: PackedCluster, loads: list[Load], until: int = 60) -> list
             started.append((now, first.ticket.submission))
             waiting.remove(first)
         check_who_waits(cluster, waiting, may)
-        waiting = [
-            replace(one, ticket=replace(one.ticket, held=may[one.ticket.submission].copies > 0))
-            for one in waiting
-        ]
     stuck = [each for each in waiting if cluster.could_fit(each.ticket)]
     assert not stuck, "a job waits for ever"
     return started
@@ -441,3 +550,248 @@ def test_jobs_that_can_never_fit_delay_no_other(totals: list[tuple[int, int]], d
     loads = loads_of(drawn)
     fitting = [load for load in loads if cluster_of(totals).could_fit(load.ticket)]
     assert simulate(cluster_of(totals), loads) == simulate(cluster_of(totals), fitting)
+
+
+def hosts_of(*slices: tuple[str, ...], cpu: float = 2, free: float | None = None) -> Nodes:
+    """Return nodes with a chip each, and what is free of their CPUs."""
+    left = cpu if free is None else free
+    return {host: ({"CPU": cpu, "TPU": 1.0}, {"CPU": left, "TPU": 1.0}) for each in slices for host in each}
+
+
+def gang(number: int, *choices: int, slices: Iterable[tuple[str, ...]], cpu: float = 1.0) -> SliceTicket:
+    return SliceTicket(float(number), f"job-{number}", KIND, choices, tuple(slices), {"CPU": cpu, "TPU": 1.0})
+
+
+def test_a_gang_is_not_overtaken_by_jobs_for_cpus_on_the_hosts_of_slices() -> None:
+    slices = ("a0", "a1"), ("b0", "b1")
+    nodes = hosts_of(*slices) | hosts_of(("else",))
+    for busy in ("a1", "b0"):  # a host of each slice is full
+        nodes[busy][1]["CPU"] = 0.0
+    line = [packed(number, 1) for number in (0, 2, 3, 4)]
+    may = turns([gang(1, 1, slices=slices)], line, nodes, {KIND: 0})
+    hosts = frozenset({"a0", "a1", "b0", "b1"})
+    assert may["job-0"] == Turn(1)  # it came before the gang
+    assert may["job-1"] == Turn(1)
+    assert [may[f"job-{number}"] for number in (2, 3)] == [Turn(1, hosts)] * 2
+    assert may["job-4"] == Turn(1, hosts)  # it waits for the node that has no chip
+
+
+def test_a_gang_that_lacks_chips_keeps_no_cpus_and_one_that_is_unfit_keeps_nothing() -> None:
+    slices = (("a0",), ("b0",))
+    nodes = hosts_of(*slices)
+    nodes["a0"][1]["TPU"] = 0.0
+    assert turns([gang(0, 2, slices=slices)], [packed(1, 2)], nodes, {KIND: 1})["job-1"] == Turn(2)
+    nodes = hosts_of(*slices, free=1)
+    assert turns([gang(0, 3, slices=slices)], [packed(1, 2)], nodes, {KIND: 2})["job-1"] == Turn(2)
+
+
+def test_an_unfit_gang_gives_back_the_slices_whose_hosts_a_job_for_cpus_waits_for() -> None:
+    slices = (("a0",), ("b0",))
+    nodes = hosts_of(*slices, free=1) | {"else": node(8)}
+    unfit = replace(gang(0, 3, slices=slices), held=2, hosts=frozenset({"a0", "b0"}))
+    assert turns([unfit], [packed(1, 1, cpu=8)], nodes, {})["job-0"] == Turn(3)
+    may = turns([unfit], [packed(1, 1, cpu=2, nodes=["a0"])], nodes, {})
+    assert may == {"job-0": Turn(2, frozenset({"a0"})), "job-1": Turn(1)}
+
+
+@dataclass
+class MixedCluster:
+    """Gangs and jobs for CPUs on the hosts of slices; each request is granted on hosts that nobody knows."""
+
+    slices: tuple[tuple[str, ...], ...]
+    totals: dict[str, Amounts]
+    random: Random
+    waiting: list["Mixed"] = field(default_factory=list)
+    running: list["Mixed"] = field(default_factory=list)
+
+    def nodes(self) -> Nodes:
+        nodes = {name: (total, dict(total)) for name, total in self.totals.items()}
+        for job in (*self.waiting, *self.running):
+            for name in job.places:
+                for resource, amount in job.ticket.bundle.items():
+                    nodes[name][1][resource] -= amount
+                    assert nodes[name][1][resource] >= 0, "more was taken than there is"
+        return nodes
+
+    def has(self, hosts: Iterable[str], needs: Mapping[str, float]) -> bool:
+        nodes = self.nodes()
+        return all(nodes[host][1].get(name, 0) >= amount for host in hosts for name, amount in needs.items())
+
+    def usable(self, ticket: SliceTicket) -> tuple[tuple[str, ...], ...]:
+        needs = ticket.bundle.items()
+        return tuple(
+            hosts
+            for hosts in self.slices
+            if all(self.totals[host].get(name, 0) >= amount for host in hosts for name, amount in needs)
+        )
+
+    def look(self) -> bool:
+        """Have all ask for what they may; return whether a request has changed."""
+        gangs = []
+        for job in self.waiting:
+            if isinstance(job.ticket, SliceTicket):
+                hosts = frozenset(job.places)
+                held = len(hosts) // len(self.slices[0])
+                slices = self.usable(job.ticket)
+                job.ticket = replace(job.ticket, slices=slices, held=held, hosts=hosts)
+                gangs.append(job.ticket)
+        others = [job.ticket for job in self.waiting if isinstance(job.ticket, BundleTicket)]
+        free = max((self.free_slices(each) for each in gangs), default=0)
+        may = turns(gangs, others, self.nodes(), {KIND: free})
+        changed = [job for job in self.waiting if may[job.ticket.submission] != job.request]
+        for job in changed:
+            job.request, job.places = may[job.ticket.submission], []
+        return bool(changed)
+
+    def free_slices(self, ticket: SliceTicket) -> int:
+        return sum(self.has(hosts, ticket.bundle) for hosts in self.slices)
+
+    def lacks(self, job: "Mixed") -> set[tuple[str, str]]:
+        """Return what a gang waits for: resources, each on each host that it could use and has not."""
+        ticket = job.ticket
+        assert isinstance(ticket, SliceTicket)
+        slices = [hosts for hosts in self.usable(ticket) if not set(hosts) & set(job.places)]
+        missing = ticket.least - ticket.held
+        if sum(self.has(hosts, ticket.bundle) for hosts in slices) >= missing:
+            return set()
+        lacking = {
+            name
+            for name, amount in ticket.bundle.items()
+            if sum(self.has(hosts, {name: amount}) for hosts in slices) < missing
+        }
+        return {(host, name) for hosts in slices for host in hosts for name in lacking or ticket.bundle}
+
+    def grant(self, job: "Mixed") -> None:
+        """Give a request what there is for it: a gang each slice that is free, another job all or nothing."""
+        if isinstance(job.ticket, SliceTicket):
+            slices = [hosts for hosts in self.slices if self.has(hosts, job.ticket.bundle)]
+            wanted = job.request.copies - len(job.places) // len(self.slices[0])
+            avoided = job.request.without
+            chosen = [hosts for hosts in slices if avoided.isdisjoint(hosts)][: max(0, wanted)]
+            job.places += [host for hosts in chosen for host in hosts]
+            return
+        nodes, found = list(self.nodes().items()), list[str]()
+        self.random.shuffle(nodes)
+        for name, (_, free) in nodes:
+            if name not in job.request.without:
+                found += [name] * room(job.ticket, free)
+        if len(found) >= job.request.copies:
+            job.places = found[: job.request.copies]
+
+    def step(self, now: int) -> bool:
+        """Have one job start that can, the first in the line; return whether one has."""
+        for _ in range(20):
+            if not self.look():
+                break
+        else:
+            raise AssertionError("requests change for ever")
+        for job in self.waiting:
+            reserved = {
+                each
+                for earlier in self.waiting[: self.waiting.index(job)]
+                if isinstance(earlier.ticket, SliceTicket) and not earlier.ticket.unfit
+                for each in (self.lacks(earlier) if earlier.request.copies else ())
+            }
+            before = list(job.places)
+            self.grant(job)
+            if len(job.places) == len(before):
+                continue
+            if isinstance(job.ticket, BundleTicket):
+                taken = {(name, resource) for name in job.places for resource in job.ticket.bundle}
+                assert not taken & reserved, "a gang was overtaken"
+            self.start(job, now)
+            return True
+        return False
+
+    def start(self, job: "Mixed", now: int) -> None:
+        hosts = 1 if isinstance(job.ticket, BundleTicket) else len(self.slices[0])
+        units = job.request.copies
+        if units in job.ticket.choices and len(job.places) == units * hosts:
+            job.ends = now + job.runs
+            self.waiting.remove(job)
+            self.running.append(job)
+
+    def check(self) -> None:
+        """Nothing can start: check that what waits has to."""
+        line = self.waiting
+        for unfit in (True, False):
+            kind = (job for job in line if isinstance(job.ticket, SliceTicket) and job.ticket.unfit is unfit)
+            first = next(kind, None)
+            assert first is None or first.request.copies, "an autoscaler does not see what the first wants"
+        for number, job in enumerate(line):
+            if isinstance(job.ticket, BundleTicket) and not any(
+                isinstance(earlier.ticket, BundleTicket) or self.lacks(earlier) for earlier in line[:number]
+            ):
+                assert not self.could_run(job, self.idle()), "CPUs are idle, and nobody earlier waits"
+
+    def idle(self) -> dict[str, Amounts]:
+        """Return what nobody uses, or only a gang that cannot start."""
+        left = {name: free for name, (_, free) in self.nodes().items()}
+        for job in self.waiting:
+            if isinstance(job.ticket, SliceTicket) and job.ticket.unfit:
+                for name in job.places:
+                    left[name]["CPU"] += job.ticket.bundle["CPU"]
+        return left
+
+    def could_run(self, job: "Mixed", there: dict[str, Amounts]) -> bool:
+        if isinstance(job.ticket, SliceTicket):
+            return job.ticket.least <= len(self.usable(job.ticket))
+        return sum(room(job.ticket, amounts) for amounts in there.values()) >= min(job.ticket.choices)
+
+
+@dataclass
+class Mixed:
+    """A gang or a job for CPUs of the model: its request to Ray, and the host of each of its places."""
+
+    comes: int
+    runs: int
+    ticket: SliceTicket | BundleTicket
+    request: Turn = NOTHING
+    places: list[str] = field(default_factory=list)
+    ends: int = 0
+
+
+MIXED = st.lists(
+    st.tuples(
+        st.integers(0, 6),  # comes
+        st.integers(1, 4),  # runs
+        st.booleans(),  # whether it is a gang
+        st.integers(1, 3),  # its CPUs on each host
+        st.integers(1, 3),  # how many slices, or replicas
+    ),
+    max_size=10,
+)
+
+
+@settings(max_examples=300)
+@given(
+    count=st.integers(1, 3),
+    hosts=st.integers(1, 2),
+    cpus=st.integers(1, 3),
+    jobs=MIXED,
+    random=st.randoms(use_true_random=False),
+)
+def test_gangs_and_jobs_for_cpus_on_their_hosts_start_in_order(
+    count: int, hosts: int, cpus: int, jobs: list[tuple[int, int, bool, int, int]], random: Random
+) -> None:
+    """A step of the clock at a time; `step` checks each start, and `check` each that waits."""
+    slices = tuple(tuple(f"{name}{rank}" for rank in range(hosts)) for name in NAMES[:count])
+    loads = []
+    for number, (comes, runs, is_gang, cpu, units) in enumerate(jobs):
+        since, name = comes + number / 100, f"job-{number}"
+        made: SliceTicket | BundleTicket = BundleTicket(since, name, {"CPU": float(cpu)}, (units,))
+        if is_gang:
+            made = replace(gang(number, units, slices=(), cpu=cpu), since=since)
+        loads.append(Mixed(comes, runs, made))
+    totals = {host: {"CPU": float(cpus), "TPU": 1.0} for each in slices for host in each}
+    cluster = MixedCluster(slices, totals, random)
+    for now in range(60):
+        cluster.running = [job for job in cluster.running if job.ends > now]
+        cluster.waiting += [job for job in loads if job.comes == now]
+        for _ in range(200):
+            if not cluster.step(now):
+                break
+        else:
+            raise AssertionError("requests change for ever")
+        cluster.check()
+    assert not [job for job in cluster.waiting if cluster.could_run(job, totals)], "a job waits for ever"

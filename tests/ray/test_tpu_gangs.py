@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gang_hosts import Hosts, pending_groups
+from gang_hosts import Hosts, pending_groups, slices_in_use
 from words_in_files import files_with
 
 from fray import WorkerDiedError, create_context
@@ -109,6 +109,39 @@ def test_of_several_acceptable_counts_the_largest_that_is_free_is_taken_and_who_
     hosts_of_large.go()
     assert final(gangs, large).status is JobStatus.SUCCEEDED
     assert final(gangs, small).status is JobStatus.SUCCEEDED
+
+
+def test_a_gang_for_more_slices_than_exist_asks_for_them_while_later_ones_run_on_those_that_exist(
+    gangs: RayCluster, slices: LocalRayCluster, tmp_path: Path
+) -> None:
+    def launch(name: str, count: int) -> tuple[str, Hosts]:
+        (tmp_path / name).mkdir()
+        its_hosts = Hosts(tmp_path / name)
+        resources = on_slices("v4-16", count)
+        return gangs.launch(JobRequest(name, its_hosts.entrypoint, resources=resources)), its_hosts
+
+    large, hosts_of_large = launch("large", 3)
+    until(lambda: len(slices_in_use()) == 2, "it is alone, and keeps what exists from ending as idle")
+    small, hosts_of_small = launch("small", 2)
+    hosts_of_small.await_up(4)
+    third, hosts_of_third = launch("third", 2)
+    until(lambda: "0 free" in (gangs.poll(third).pending_reason or ""), "the third waits")
+    until(
+        lambda: len(pending_groups()) == 3, "the third asks for both, the first for the one that is missing"
+    )
+    hosts_of_small.go()
+    hosts_of_third.await_up(4)
+    until(pending_groups, "the first asks still")
+    assert final(gangs, small).status is JobStatus.SUCCEEDED
+    slices.add_slice("slice-c", "v4-16")
+    try:
+        hosts_of_third.go()
+        hosts_of_large.await_up(6)
+        hosts_of_large.go()
+        assert final(gangs, large).status is JobStatus.SUCCEEDED
+        assert final(gangs, third).status is JobStatus.SUCCEEDED
+    finally:
+        slices.forget_slice("slice-c")
 
 
 def test_a_type_that_the_cluster_has_not_is_waited_for_and_what_there_is_said(gangs: RayCluster) -> None:

@@ -47,7 +47,7 @@ class RoomInMemory:
     free: dict[str, dict[str, float]] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)
     looks: int = 0
-    on_look: Callable[[], None] = str
+    on_look: Callable[[], object] = str
     kept: set[int] = field(default_factory=set)
 
     def replace_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:

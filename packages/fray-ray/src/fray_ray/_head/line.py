@@ -1,10 +1,12 @@
 """Whose turn it is among jobs that wait for room: in the order of submission. Pure.
 
-Two kinds of jobs wait. `slice_turns` orders gangs that want TPU slices, by the number of slices.
-`bundle_turns` orders all others, by the resources of their replicas on the nodes. In both the first in the
-line waits for what it lacks, and a later job has what is left over. A job that asks for more than the cluster
-has at all delays no other; it asks when no job asks for the same, because an autoscaler sees only what is
-asked for.
+Two kinds of jobs wait: gangs that want TPU slices, and jobs without TPUs. Gangs that can use the same slices
+are ordered by the number of slices, all others by the resources of their replicas on the nodes. In both the
+first in the line waits for what it lacks, and a later job has what is left over. What a gang lacks on the
+hosts of slices is not taken by later jobs without TPUs either.
+
+A job that asks for more than the cluster has at all is unfit. It delays no other. The first of the unfit that
+want the like has an open request, because an autoscaler sees only what is asked for.
 """
 
 import sys
@@ -13,8 +15,11 @@ from dataclasses import dataclass, field
 
 _SLACK = 1e-9  # of a copy: sums of floats such as three times 0.1 are a little less than they should be
 
+Resources = Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]
+"""Of each node its resources: all of them, and those that are free."""
 
-@dataclass(frozen=True, order=True)
+
+@dataclass(frozen=True)
 class SliceTicket:
     """The place of a gang in the line.
 
@@ -23,8 +28,10 @@ class SliceTicket:
         submission: What Ray calls its job.
         kind: What slices it can use: those that ask for the same have the same.
         choices: The acceptable numbers of slices.
-        most: How many slices there are that it could use.
-        held: How many it has now, and keeps until it has all.
+        slices: The hosts of each slice that it could use, were nobody else there; by rank.
+        bundle: What it reserves on each host.
+        held: How many slices it has now, and keeps until it has all.
+        hosts: The hosts of these.
         paused: Whether it has let go of what it held, and asks again in a moment. It keeps its place: no
             later gang of its kind takes what it could use.
     """
@@ -33,43 +40,21 @@ class SliceTicket:
     submission: str
     kind: str
     choices: tuple[int, ...]
-    most: int
+    slices: tuple[tuple[str, ...], ...]
+    bundle: Mapping[str, float] = field(default_factory=dict)
     held: int = 0
+    hosts: frozenset[str] = frozenset()
     paused: bool = False
 
+    @property
+    def least(self) -> int:
+        """The smallest acceptable number of slices."""
+        return min(self.choices)
 
-def slice_turns(tickets: Iterable[SliceTicket], free: Mapping[str, int]) -> dict[str, int]:
-    """Return for how many slices each gang may ask now; 0 for one whose turn has not come.
-
-    Args:
-        free: The slices of each kind that nobody has.
-    """
-    line = sorted(tickets)
-    left = dict(free)
-    for ticket in line:
-        left[ticket.kind] = left.get(ticket.kind, 0) + ticket.held
-    may = dict.fromkeys((ticket.submission for ticket in line), 0)
-    for ticket in line:
-        there, least = left[ticket.kind], min(ticket.choices)
-        fitting = max((count for count in ticket.choices if count <= there), default=0)
-        if fitting:
-            may[ticket.submission] = fitting
-            left[ticket.kind] -= fitting
-        elif least <= ticket.most and there > 0:  # it takes what there is, and waits for the rest
-            may[ticket.submission] = least
-            left[ticket.kind] = 0
-    asks = {
-        ticket.kind
-        for ticket in line
-        if may[ticket.submission] or (ticket.paused and min(ticket.choices) <= ticket.most)
-    }
-    for ticket in line:
-        if ticket.paused:
-            may[ticket.submission] = 0
-        elif ticket.kind not in asks:  # an autoscaler sees what is asked for, and nobody else could use it
-            may[ticket.submission] = min(ticket.choices)
-            asks.add(ticket.kind)
-    return may
+    @property
+    def unfit(self) -> bool:
+        """Whether there are too few slices that it could use."""
+        return self.least > len(self.slices)
 
 
 @dataclass(frozen=True)
@@ -82,7 +67,6 @@ class BundleTicket:
         bundle: What one replica reserves, by Ray's names.
         choices: The acceptable numbers of replicas.
         nodes: The ids of the nodes that it accepts; None for all.
-        held: Whether it has asked Ray, and waits for its placement.
     """
 
     since: float
@@ -90,50 +74,130 @@ class BundleTicket:
     bundle: Mapping[str, float]
     choices: tuple[int, ...]
     nodes: frozenset[str] | None = None
-    held: bool = False
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a job of bundles may ask for now.
+    """What a job may ask for now.
 
     Args:
-        copies: How many of its bundle; 0 when its turn has not come.
-        without: The nodes that it must avoid, although it could use them: an earlier job waits for them.
+        copies: How many replicas, of a gang how many slices; 0 when its turn has not come. An unfit gang
+            may ask for fewer slices than it can start with: they are those that are missing.
+        without: The nodes that it must avoid, although it could use them: others wait for them.
     """
 
     copies: int
     without: frozenset[str] = frozenset()
 
 
-def bundle_turns(
-    tickets: Iterable[BundleTicket],
-    nodes: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]],
+def turns(
+    gangs: Iterable[SliceTicket],
+    others: Iterable[BundleTicket],
+    nodes: Resources,
+    free_slices: Mapping[str, int],
 ) -> dict[str, Turn]:
-    """Return what each job of bundles may ask for now.
+    """Return what each job that waits may ask for now.
 
-    A job that fits into what is free asks for the largest number that fits. One that does not, but would on
-    nodes where nobody else is, asks for the smallest, and reserves what it lacks on those nodes: until it has
-    started no later job takes any of that there. What it needs and does not lack is not reserved, so a job
-    for CPUs goes on while a gang waits for GPUs. A job that could only fit on reserved nodes waits.
+    A job without TPUs that fits into what is free asks for the largest number that fits. One that does not,
+    but would on nodes where nobody else is, asks for the smallest, and reserves what it lacks on those nodes:
+    until it has started no later job without TPUs takes any of that there. What it needs and does not lack is
+    not reserved, so a job for CPUs goes on while a gang waits for GPUs. A job that could only fit on reserved
+    nodes waits.
+
+    A gang that fits asks for the largest number of free slices, and the first that does not takes the free
+    ones and waits for the rest. It reserves what it lacks on the hosts of its slices in the same way.
+
+    An unfit gang takes no slice that a job waits for which could start there. It asks for the others, and
+    for those that do not exist: an autoscaler sees these, and does not end the others because they are idle.
+    So a gang that is alone asks for all its slices, and one whose slices are all waited for asks for the
+    missing ones on none of the nodes that exist. When one of these comes, it is a slice that exists: the gang
+    gives it back where another job waits for it, until there are enough for the gang to be in the line of
+    those that fit.
 
     Args:
-        nodes: Of each node its resources: all of them, and those that are free.
+        free_slices: The slices of each kind that nobody has.
     """
-    line = sorted(tickets, key=lambda ticket: (ticket.since, ticket.submission))
+    fit, unfit = _in_line(gangs)
+    there = dict(free_slices)
+    for gang in (*fit, *unfit):
+        there[gang.kind] = there.get(gang.kind, 0) + gang.held
+    asked = _slice_turns(fit, there)
     free = _FreeResources(nodes)
-    may = {ticket.submission: Turn(0) for ticket in line}
-    unfit = []
-    for ticket in line:
-        lacking = free.never_enough(ticket)
-        if lacking is None:
+    may = _bundle_turns(fit, asked, others, free)
+    for gang in fit:
+        may[gang.submission] = Turn(0 if gang.paused else asked[gang.submission])
+    return may | _unfit_turns(unfit, fit, free)
+
+
+def _in_line(gangs: Iterable[SliceTicket]) -> tuple[list[SliceTicket], list[SliceTicket]]:
+    """Return the gangs that could run on what exists, and those that are unfit."""
+    line = sorted(gangs, key=_place)
+    return [gang for gang in line if not gang.unfit], [gang for gang in line if gang.unfit]
+
+
+def _place(ticket: SliceTicket | BundleTicket) -> tuple[float, str]:
+    return ticket.since, ticket.submission
+
+
+def _slice_turns(line: list[SliceTicket], left: dict[str, int]) -> dict[str, int]:
+    """Return for how many slices each gang may ask, or could if it were not paused; 0 if it has to wait.
+
+    Args:
+        left: The slices of each kind that no job runs on; what gangs take is subtracted.
+    """
+    may: dict[str, int] = {}
+    asks: set[str] = set()
+    for gang in line:
+        there = left.get(gang.kind, 0)
+        units = max((count for count in gang.choices if count <= there), default=0)
+        # It takes what there is, and waits for the rest. The first asks also where there is nothing.
+        if not units and (there > 0 or gang.kind not in asks):
+            units = gang.least
+        if units:
+            asks.add(gang.kind)
+            left[gang.kind] = max(0, there - units)
+        may[gang.submission] = units
+    return may
+
+
+def _unfit_turns(
+    unfit: list[SliceTicket], fit: Iterable[SliceTicket], free: "_FreeResources"
+) -> dict[str, Turn]:
+    """Return what unfit gangs may ask for: the first of each kind for all but the slices that others want."""
+    firsts = {gang.kind: gang for gang in reversed(unfit)}
+    # Many gangs have the same slices, and it takes time to compare them.
+    wanted = {id(gang.slices): gang.slices for gang in fit}.values() if unfit else ()
+    contested = {host for slices in wanted for hosts in slices for host in hosts}
+    contested |= free.contested({host for gang in firsts.values() for hosts in gang.slices for host in hosts})
+    may = {gang.submission: Turn(0) for gang in unfit}
+    for gang in firsts.values():
+        avoided = [hosts for hosts in gang.slices if not contested.isdisjoint(hosts)]
+        if not gang.paused:  # a slice is placed as a whole: without its first host none of it is
+            without = frozenset(hosts[0] for hosts in avoided)
+            may[gang.submission] = Turn(gang.least - len(avoided), without)
+    return may
+
+
+def _bundle_turns(
+    gangs: Iterable[SliceTicket],
+    asked: Mapping[str, int],
+    others: Iterable[BundleTicket],
+    free: "_FreeResources",
+) -> dict[str, Turn]:
+    """Return what each job without TPUs may ask for, where those gangs ask for so many slices."""
+    waiting = list(others)
+    line: list[SliceTicket | BundleTicket] = [*waiting]
+    if waiting:  # else there is nothing to keep from anyone
+        line += [gang for gang in gangs if asked[gang.submission]]
+    may = {ticket.submission: Turn(0) for ticket in waiting}
+    demands = set()
+    for ticket in sorted(line, key=_place):
+        if isinstance(ticket, SliceTicket):
+            free.keep_slices(ticket, asked[ticket.submission])
+        elif (lacking := free.never_enough(ticket)) is None:
             may[ticket.submission] = free.turn(ticket)
-        else:
-            unfit.append((ticket, (lacking, ticket.nodes)))
-    asks = set()
-    for ticket, demand in sorted(unfit, key=lambda each: not each[0].held):
-        if demand not in asks:
-            asks.add(demand)
+        elif (demand := (lacking, ticket.nodes)) not in demands:
+            demands.add(demand)
             may[ticket.submission] = Turn(min(ticket.choices))
     return may
 
@@ -150,6 +214,7 @@ class _Shape:
         too_many: The least number that is known not to fit on the nodes that are not reserved.
         closed: The nodes that it could use, and on which an earlier job waits for what it needs.
         seen: How many reservations there were when they were found.
+        waits: Whether a job waits that could fit with no other.
     """
 
     needs: dict[str, float]
@@ -159,6 +224,7 @@ class _Shape:
     too_many: int = sys.maxsize
     closed: frozenset[str] = frozenset()
     seen: int = 0
+    waits: bool = False
 
 
 class _FreeResources:
@@ -168,11 +234,12 @@ class _FreeResources:
     look, and a resource that is reserved wherever it exists ends the search.
     """
 
-    def __init__(self, nodes: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]) -> None:
+    def __init__(self, nodes: Resources) -> None:
         self._total = {node: total for node, (total, _) in nodes.items()}
         self._free = {node: dict(free) for node, (_, free) in nodes.items()}
         self._reserved: dict[str, set[str]] = {}  # the nodes, of each resource
         self._reservations = 0
+        self._given: set[str] = set()  # nodes that jobs without TPUs are expected to start on
         self._all_reserved: set[str] = set()  # the resources that are reserved on all nodes that have them
         self._shapes: dict[tuple[frozenset[tuple[str, float]], frozenset[str] | None], _Shape] = {}
 
@@ -189,6 +256,7 @@ class _FreeResources:
         """Take room for a job that fits, reserve it for one that may wait for it, and return its turn."""
         shape, least = self._shape(ticket), min(ticket.choices)
         if least >= shape.too_many or not self._all_reserved.isdisjoint(shape.needs):
+            shape.waits = True
             return Turn(0)
         closed = self._closed(shape)
         places = self._first_fit(shape, max(ticket.choices))
@@ -196,7 +264,9 @@ class _FreeResources:
         fitting = max((count for count in ticket.choices if count <= found), default=0)
         if fitting:
             self._take(shape.needs, places, fitting)
+            self._given.update(places)
             return Turn(fitting, closed)
+        shape.waits = True
         nodes = [node for node in shape.accepted if node not in closed and self._usable(shape, node)]
         if not self._suffice(shape.needs, nodes, least, self._total):
             shape.too_many = least
@@ -205,6 +275,35 @@ class _FreeResources:
             self._reserve(name, nodes)
         shape.too_many = 1
         return Turn(least, closed)
+
+    def contested(self, nodes: set[str]) -> set[str]:
+        """Return those of these nodes that a job without TPUs is about to get, or waits for and could use."""
+        found = nodes & self._given
+        for shape in [shape for shape in self._shapes.values() if shape.waits and nodes]:
+            there = nodes.intersection(shape.accepted) - found
+            found.update(node for node in there if self._usable(shape, node))
+        return found
+
+    def keep_slices(self, gang: SliceTicket, units: int) -> None:
+        """Take so many slices for a gang; if there are too few, reserve what it lacks on the hosts of all.
+
+        What is left on the hosts of those that it holds is for others.
+        """
+        needs = {name: amount for name, amount in gang.bundle.items() if amount > 0}
+        slices = [hosts for hosts in gang.slices if gang.hosts.isdisjoint(hosts)]
+        whole = [hosts for hosts in slices if self._has(hosts, needs)]
+        fitting = next((count for count in (units, gang.least) if count - gang.held <= len(whole)), None)
+        if fitting is not None:
+            for hosts in whole[: max(0, fitting - gang.held)]:
+                self._take(needs, dict.fromkeys(hosts, 1), len(hosts))
+            return
+        missing = gang.least - gang.held
+        alone = {name: sum(self._has(hosts, {name: needs[name]}) for hosts in slices) for name in needs}
+        for name in [name for name in needs if alone[name] < missing] or needs:
+            self._reserve(name, (host for hosts in slices for host in hosts))
+
+    def _has(self, hosts: Iterable[str], needs: Mapping[str, float]) -> bool:
+        return all(_copies(needs, self._free.get(host, {})) for host in hosts)
 
     def _shape(self, ticket: BundleTicket) -> _Shape:
         key = frozenset(ticket.bundle.items()), ticket.nodes

@@ -100,5 +100,5 @@ class LostNodes:
 
         It asks Ray, for all replicas at once.
         """
-        unfit = nodes.draining().keys() | self._reservation.lost
+        unfit = nodes.draining().keys() | self._reservation.look_at_avoided()
         return {replica for replica, node in self._reservation.nodes().items() if node in unfit}

@@ -31,10 +31,9 @@ def gone_of(node_ids: Iterable[str]) -> set[str]:
     return {node["NodeID"] for node, gone in zip(asked, found, strict=True) if gone}
 
 
-def loss_is_known(node_id: str | None) -> bool:
-    """Whether the head knows that a node is gone; until then it places work there."""
-    node = living_and_dead().get(node_id or "")
-    return node is None or not node["Alive"]
+def living_nodes() -> frozenset[str]:
+    """Return the nodes that the head takes for living, and places work on."""
+    return frozenset(name for name, node in living_and_dead().items() if node["Alive"])
 
 
 def is_drained(node_id: str | None) -> bool:
@@ -77,9 +76,15 @@ def living_and_dead() -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Nodes:
-    """The living nodes that were not asked to go, at one moment: each with what is free on it."""
+    """The nodes at one moment.
+
+    Args:
+        usable: Those that live and were not asked to go, each with what is free on it.
+        living: The ids of all that the head takes for living.
+    """
 
     usable: tuple[tuple[dict[str, Any], dict[str, float]], ...]
+    living: frozenset[str]
 
     def total(self, resource: str) -> float:
         """Return how much of a resource they have."""
@@ -94,12 +99,12 @@ def nodes_now() -> Nodes:
     """Ask Ray which nodes there are."""
     free = free_resources_of_nodes()
     leaving = draining_nodes()
+    living = [node for node in living_and_dead().values() if node["Alive"]]
     return Nodes(
-        tuple(
-            (node, dict(free.get(node["NodeID"], {})))
-            for node in living_and_dead().values()
-            if node["Alive"] and node["NodeID"] not in leaving
-        )
+        usable=tuple(
+            (node, dict(free.get(node["NodeID"], {}))) for node in living if node["NodeID"] not in leaving
+        ),
+        living=frozenset(node["NodeID"] for node in living),
     )
 
 

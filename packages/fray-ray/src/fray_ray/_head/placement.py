@@ -45,12 +45,6 @@ class Layout(Protocol):
     def place(self, replica: int) -> tuple[int, int]:
         """Return which group, and which bundle of it, a replica is in."""
 
-    def free(self, without: frozenset[str], nodes: Nodes) -> int:
-        """Return for how many units there is room now."""
-
-    def most(self, nodes: Nodes) -> int:
-        """Return how many units there are that could be used, were nobody else there."""
-
     def why_not(self, units: int, nodes: Nodes) -> str:
         """Say what was asked and what the cluster has."""
 
@@ -83,16 +77,6 @@ class BundleLayout:
     def acceptable(self, node: Mapping[str, Any]) -> bool:
         """Whether replicas may be on a node, by its labels."""
         return _in_region(self._plan, node)
-
-    def free(self, without: frozenset[str], nodes: Nodes) -> int:
-        return sum(
-            _fits(self.bundle, free)
-            for node, free in nodes.usable
-            if node["NodeID"] not in without and self.acceptable(node)
-        )
-
-    def most(self, nodes: Nodes) -> int:
-        return sum(_fits(self.bundle, node["Resources"]) for node, _ in nodes.usable if self.acceptable(node))
 
     def why_not(self, units: int, nodes: Nodes) -> str:
         asked = ", ".join(f"{name}: {_amount(name, amount)}" for name, amount in self.bundle.items())
@@ -137,10 +121,14 @@ class SliceLayout:
         return divmod(replica, self._tpu.hosts)
 
     def free(self, without: frozenset[str], nodes: Nodes) -> int:
+        """Return how many slices there are that nobody has, and that have no host on the nodes `without`."""
         return sum(self._is_free(slice_, without) for slice_ in self._found(nodes, of=_free))
 
-    def most(self, nodes: Nodes) -> int:
-        return sum(self._is_free(slice_, frozenset()) for slice_ in self._found(nodes, of=_total))
+    def slices(self, nodes: Nodes) -> tuple[tuple[str, ...], ...]:
+        """Return the hosts of each slice that could be used, were nobody else there; by rank."""
+        found = self._found(nodes, of=_total)
+        usable = [slice_ for slice_ in found if self._is_free(slice_, frozenset())]
+        return tuple(tuple(slice_[host][0] for host in range(self._tpu.hosts)) for slice_ in usable)
 
     def why_not(self, units: int, nodes: Nodes) -> str:
         ours = self._found(nodes, of=_free)

@@ -6,7 +6,7 @@ Those of a job outlive its scheduler, by names: another scheduler takes them up.
 import functools
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import ray
@@ -14,7 +14,7 @@ from ray.util.placement_group import PlacementGroup, placement_group_table, remo
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fray_ray._head.job_board import JobBoard
-from fray_ray._head.nodes import Nodes, loss_is_known
+from fray_ray._head.nodes import Nodes, living_nodes
 from fray_ray._head.outliving import LEASE, NAMESPACE, group_name, group_named, named_actor
 from fray_ray._head.placement import layout_of
 from fray_ray._head.record import ReplicaActorRecord
@@ -24,6 +24,7 @@ from fray_ray._options import ray_resources
 from fray_ray._plan import Plan
 
 _AVOIDED = 60.0  # seconds for which a node is not used that seems to be lost: Ray knows it before that
+_PLACED = "CREATED"  # what Ray says of a placement group that has its places
 _CALLS = 8  # that an actor has at a time: two schedulers may wait for its events, and others ask it to stop
 
 
@@ -44,7 +45,7 @@ class Reservation:
         self.without: frozenset[str] = frozenset()
         """The nodes that were left to earlier jobs when Ray was asked."""
         self._actors: dict[int, Any] = {}
-        self._lost: dict[str, float] = {}  # until when they are avoided
+        self._avoided: dict[str, float] = {}  # until when
         self.avoid(set(board.record.avoid))
         if board.listed:
             self._take_up()
@@ -65,7 +66,7 @@ class Reservation:
 
     @property
     def units(self) -> int:
-        """How many units, of those acceptable, are asked for now: slices, or replicas."""
+        """How many units are asked for now: slices, or replicas."""
         return self._units
 
     @property
@@ -74,13 +75,22 @@ class Reservation:
         return self._units * self._plan.hosts
 
     @property
-    def lost(self) -> frozenset[str]:
-        """Nodes on which no place is wanted: until Ray knows that they are gone, or, living, for a minute."""
-        now = time.monotonic()
-        self._lost = {
-            node: until for node, until in self._lost.items() if now < until and not loss_is_known(node)
-        }
-        return frozenset(self._lost)
+    def avoided(self) -> frozenset[str]:
+        """The nodes on which no place is wanted, by the last look at them."""
+        return frozenset(self._avoided)
+
+    def look_at_avoided(self, living: Collection[str] | None = None) -> frozenset[str]:
+        """Return the nodes on which no place is wanted: until Ray knows that they are gone, or for a minute.
+
+        Args:
+            living: The nodes that Ray takes for living, where they were just read; else one look reads them.
+        """
+        if self._avoided:
+            now, known = time.monotonic(), living_nodes() if living is None else living
+            self._avoided = {
+                node: until for node, until in self._avoided.items() if now < until and node in known
+            }
+        return self.avoided
 
     @property
     def asked(self) -> bool:
@@ -89,13 +99,16 @@ class Reservation:
 
     def avoid(self, nodes: set[str]) -> None:
         """Take no place on nodes that are lost, or about to be, which Ray may not know yet."""
-        self._lost |= dict.fromkeys(nodes, time.monotonic() + _AVOIDED)
-        self._board.record.avoid = sorted(self._lost)
+        self._avoided |= dict.fromkeys(nodes, time.monotonic() + _AVOIDED)
+        self._board.record.avoid = sorted(self._avoided)
 
     def ask(self, units: int, without: frozenset[str] = frozenset()) -> None:
         """Ask Ray for the places of so many units, on other nodes than these; those that there were go.
 
-        A place on a node that is lost is not asked for either.
+        A place on a node that is avoided is not asked for either.
+
+        Args:
+            units: Fewer than are acceptable, where only these are missing: the job is never whole with them.
         """
         self._give_back()
         self._units, self.without = units, without
@@ -103,7 +116,7 @@ class Reservation:
         record.generation, record.units, record.leaving = record.generation + 1, units, False
         self._board.store()
         try:
-            for group in self.layout.groups(units, self.lost | without, self._naming):
+            for group in self.layout.groups(units, self.avoided | without, self._naming):
                 self._groups.append(group)
         except BaseException:  # those that Ray has made would hold their places, and nobody would know
             self._remove_groups()
@@ -119,11 +132,22 @@ class Reservation:
         Args:
             tables: What `tables` returned.
         """
-        return sum(tables.get(group.id.hex(), {}).get("state") == "CREATED" for group in self._groups)
+        return sum(tables.get(group.id.hex(), {}).get("state") == _PLACED for group in self._groups)
+
+    def hosts(self, tables: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+        """Return the nodes on which its placement groups have their places."""
+        mine = [tables.get(group.id.hex(), {}) for group in self._groups]
+        return frozenset(
+            node
+            for table in mine
+            if table.get("state") == _PLACED
+            for node in table["bundles_to_node_id"].values()
+        )
 
     def whole(self, tables: Mapping[str, Mapping[str, Any]]) -> bool:
         """Whether every replica has its place."""
-        return bool(self._groups) and self.placed(tables) == len(self._groups)
+        is_all = self._units in self._plan.choices
+        return is_all and bool(self._groups) and self.placed(tables) == len(self._groups)
 
     def intact(self) -> bool:
         """Whether every replica still has its place; asks Ray."""
@@ -131,7 +155,8 @@ class Reservation:
 
     def why_not_placed(self, nodes: Nodes) -> str:
         """Say what was asked and what the cluster has."""
-        return self.layout.why_not(self._units, nodes)
+        units = self._units if self._units in self._plan.choices else min(self._plan.choices)
+        return self.layout.why_not(units, nodes)
 
     def nodes(self) -> dict[int, str]:
         """Return the node of each replica that is placed."""

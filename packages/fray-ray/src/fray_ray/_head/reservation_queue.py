@@ -1,10 +1,11 @@
 """The line of the jobs that wait for room: one look at the cluster serves all of them.
 
-A look asks Ray for its nodes and its placement groups, decides by `line` who may ask for room now, and has
-those ask. Who is at the head of the line has always asked, so that an autoscaler sees what is wanted.
+A look asks Ray for its nodes and its placement groups, decides by `line` which jobs may ask for room now, and
+has those ask. The head of the line always has an open request, so that an autoscaler sees the demand.
 """
 
 import asyncio
+import contextlib
 import random
 import time
 import traceback
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fray_ray._head.line import BundleTicket, SliceTicket, Turn, bundle_turns, slice_turns
+from fray_ray._head.line import BundleTicket, Resources, SliceTicket, Turn, turns
 from fray_ray._head.nodes import Nodes, nodes_now
 from fray_ray._head.placement import BundleLayout
 from fray_ray._head.reservation import Reservation
@@ -83,10 +84,10 @@ class ReservationQueue:
             except Exception:  # noqa: BLE001 - the head is away for a moment
                 traceback.print_exc()
             quiet = time.monotonic() - self._changed_at
-            try:
-                await asyncio.wait_for(self._changed.wait(), min(_LONGEST, max(_SHORTEST, quiet / 8)))
-            except TimeoutError:
-                continue
+            # `wait_for` of Python 3.11 goes on where it is cancelled when the event comes, as a job leaves.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(_LONGEST, max(_SHORTEST, quiet / 8))):
+                    await self._changed.wait()
 
     def _look(self) -> None:
         if not self._line:
@@ -109,6 +110,7 @@ class ReservationQueue:
         """Have each that may ask do so; have those that wait for too long let go of a part."""
         nodes = nodes_now()
         for job in waiting:
+            job.reservation.look_at_avoided(nodes.living)
             self._let_go_in_time(job, tables, now)
         may = turns_of(waiting, nodes, tables)
         texts: dict[Any, str] = {}
@@ -116,6 +118,8 @@ class ReservationQueue:
             try:
                 if not job.paused:
                     self._take_turn(job, may[job.plan.submission], now)
+                if job.placed.done():
+                    continue
                 # What is free changes all the time, and each job writes what it waits for.
                 if now >= job.says_at:
                     job.says_at = now + max(_SAYS_EVERY, _SAYS_EVERY_OF_ONE * len(waiting))
@@ -128,6 +132,7 @@ class ReservationQueue:
         """Have a job that has held a part for too long let go of it, and ask for nothing for a moment."""
         job.paused = now < job.asks_again_at
         if not job.reservation.placed(tables):
+            job.holds_until = None
             return
         job.holds_until = job.holds_until or now + random.uniform(*_HOLDS_FOR)  # noqa: S311 - no secret
         if now >= job.holds_until:
@@ -138,15 +143,22 @@ class ReservationQueue:
     @staticmethod
     def _take_turn(job: _WaitingJob, turn: Turn, now: float) -> None:
         reservation = job.reservation
-        if not turn.copies:
+        if turn.copies:
+            job.blocked_since = None
+            same = turn.copies == reservation.units and turn.without == reservation.without
+            if reservation.asked and same:
+                return
+        else:
             job.blocked_since = job.blocked_since or now
-            if reservation.asked and now - job.blocked_since >= _LETS_GO_AFTER:
-                reservation.close()
-            return
-        job.blocked_since = None
-        same = turn.copies == reservation.units and turn.without == reservation.without
-        if not (reservation.asked and same):
+            if not reservation.asked or now - job.blocked_since < _LETS_GO_AFTER:
+                return
+        # Its room may have been found since the groups were looked at: the turn does not know that.
+        if reservation.asked and reservation.intact():
+            job.placed.set_result(None)
+        elif turn.copies:
             reservation.ask(turn.copies, turn.without)
+        else:
+            reservation.close()
 
 
 def turns_of(jobs: Iterable[Any], nodes: Nodes, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Turn]:
@@ -155,15 +167,12 @@ def turns_of(jobs: Iterable[Any], nodes: Nodes, tables: Mapping[str, Mapping[str
     bundles: list[Any] = []
     for job in jobs:
         (bundles if isinstance(job.reservation.layout, BundleLayout) else slices).append(job)
-    may = bundle_turns(_bundle_tickets(bundles, nodes), _resources_by_node(nodes)) if bundles else {}
-    if slices:
-        counts = _Counts(nodes)
-        tickets = [counts.ticket(job, job.reservation.placed(tables)) for job in slices]
-        may |= {name: Turn(units) for name, units in slice_turns(tickets, counts.free).items()}
-    return may
+    counts = _Counts(nodes)
+    tickets = [counts.ticket(job, tables) for job in slices]
+    return turns(tickets, _bundle_tickets(bundles, nodes), _resources_by_node(nodes), counts.free)
 
 
-def _resources_by_node(nodes: Nodes) -> dict[str, tuple[Mapping[str, float], Mapping[str, float]]]:
+def _resources_by_node(nodes: Nodes) -> Resources:
     return {node["NodeID"]: (node["Resources"], free) for node, free in nodes.usable}
 
 
@@ -171,43 +180,49 @@ def _bundle_tickets(jobs: list[Any], nodes: Nodes) -> list[BundleTicket]:
     tickets = []
     accepted: dict[Any, frozenset[str] | None] = {}
     for job in jobs:
-        layout, lost = job.reservation.layout, job.reservation.lost
-        key = job.plan.resources.regions, lost
+        layout, avoided = job.reservation.layout, job.reservation.avoided
+        key = job.plan.resources.regions, avoided
         if key not in accepted:
             fits = frozenset(
                 node["NodeID"]
                 for node, _ in nodes.usable
-                if node["NodeID"] not in lost and layout.acceptable(node)
+                if node["NodeID"] not in avoided and layout.acceptable(node)
             )
             accepted[key] = None if len(fits) == len(nodes.usable) else fits
         plan = job.plan
-        bundle, since = layout.bundle, plan.submitted_at
-        tickets.append(
-            BundleTicket(
-                since, plan.submission, bundle, plan.choices, accepted[key], held=job.reservation.asked
-            )
-        )
+        ticket = BundleTicket(plan.submitted_at, plan.submission, layout.bundle, plan.choices, accepted[key])
+        tickets.append(ticket)
     return tickets
 
 
 @dataclass
 class _Counts:
-    """How many slices of each kind there are; those that are asked for alike are counted once."""
+    """The slices of each kind; those that are asked for alike are looked for once."""
 
     nodes: Nodes
     free: dict[str, int] = field(default_factory=dict)
-    _known: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    _known: dict[Any, tuple[int, tuple[tuple[str, ...], ...]]] = field(default_factory=dict)
 
-    def ticket(self, job: Any, held: int) -> SliceTicket:
+    def ticket(self, job: Any, tables: Mapping[str, Mapping[str, Any]]) -> SliceTicket:
         """Return the place of a gang in the line."""
-        plan, layout, lost = job.plan, job.reservation.layout, job.reservation.lost
-        key = layout.kind, tuple(layout.bundle.items()), lost
+        plan, reservation = job.plan, job.reservation
+        layout, avoided = reservation.layout, reservation.avoided
+        key = layout.kind, tuple(layout.bundle.items()), avoided
         if key not in self._known:
-            self._known[key] = layout.free(lost, self.nodes), layout.most(self.nodes)
-        free, most = self._known[key]
+            self._known[key] = layout.free(avoided, self.nodes), layout.slices(self.nodes)
+        free, slices = self._known[key]
         self.free[layout.kind] = max(free, self.free.get(layout.kind, 0))
-        since, submission = plan.submitted_at, plan.submission
-        return SliceTicket(since, submission, layout.kind, plan.choices, most, held, job.paused)
+        return SliceTicket(
+            plan.submitted_at,
+            plan.submission,
+            layout.kind,
+            plan.choices,
+            slices,
+            layout.bundle,
+            held=reservation.placed(tables),
+            hosts=reservation.hosts(tables),
+            paused=job.paused,
+        )
 
 
 def _why_not(job: _WaitingJob, nodes: Nodes, texts: dict[Any, str]) -> str:
