@@ -6,7 +6,7 @@ first in the line waits for what it lacks, and a later job has what is left over
 hosts of slices is not taken by later jobs without TPUs either.
 
 A job that asks for more than the cluster has at all is unfit. It delays no other. The first of the unfit that
-want the like has an open request, because an autoscaler sees only what is asked for.
+lack the same has an open request, because an autoscaler sees only what is asked for.
 """
 
 import sys
