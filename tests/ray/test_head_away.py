@@ -14,7 +14,7 @@ from replicas_in_memory import GOOD, EmptyCluster, Replica, ReplicasInMemory
 from fray.cluster import ExitReason, JobInfo, JobStatus
 from fray.testing.gates import until
 from fray_ray._head.dashboard import Dashboard
-from fray_ray._head.driver_link import DriverLink
+from fray_ray._head.process_link import ProcessLink
 from fray_ray._head.ray_job import RayJob
 from fray_ray._job_table import read, stored_entry
 from fray_ray._queued_job import QueuedJob
@@ -216,7 +216,7 @@ async def begin(head: HeadInMemory, ray_job: RayJob) -> str | None:
     begun = asyncio.create_task(ray_job.begin())
     while (head.entry("train-1") or {}).get("status") != "RUNNING" and not begun.done():
         await asyncio.sleep(0.01)
-    ray_job.attach(cast("DriverLink", None))
+    ray_job.attach(cast("ProcessLink", None))
     return await asyncio.wait_for(begun, 20)
 
 

@@ -36,7 +36,6 @@ from fray.testing.gates import until
 from fray_ray._head import job_process
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.descendants import end_family
-from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
 from fray_ray._head.job_run import JobRun
@@ -44,6 +43,7 @@ from fray_ray._head.kept import forget_oldest, forget_orphans
 from fray_ray._head.lost_nodes import LostNodes
 from fray_ray._head.nodes import gone_of, watch_draining
 from fray_ray._head.output import LogFile
+from fray_ray._head.process_link import ProcessLink
 from fray_ray._head.ray_job import RayJob
 from fray_ray._head.record import JobRecord
 from fray_ray._head.reservation import Reservation
@@ -178,7 +178,7 @@ def test_a_job_that_ray_has_taken_runs_although_the_head_is_away_then(head: Head
         begun = asyncio.create_task(ray_job.begin())
         while f"del {STANDING}" not in head.calls:
             await asyncio.sleep(0.01)
-        ray_job.attach(cast("DriverLink", None))
+        ray_job.attach(cast("ProcessLink", None))
         return await begun
 
     assert asyncio.run(run()) is None

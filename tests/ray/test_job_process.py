@@ -30,7 +30,7 @@ def test_the_process_of_a_job_is_started_again_where_a_signal_killed_it_that_ask
     python = tmp_path / "python"
     python.write_text(DIES_ONCE.format(name.removeprefix("SIG")))
     python.chmod(0o755)
-    command = _entrypoints.driver("train-1", here=False)
+    command = _entrypoints.job_process("train-1", here=False)
     environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     ended = subprocess.run(["sh", "-c", command], env=environ, timeout=20, check=False)
     assert (ended.returncode, (tmp_path / "python.starts").read_text().count("x")) == (code, starts)
@@ -42,7 +42,7 @@ def test_the_exit_code_of_a_job_ends_its_shell(tmp_path: Path, code: int) -> Non
     python.write_text(f"#!/bin/sh\nexit {code}\n")
     python.chmod(0o755)
     environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    command = _entrypoints.driver("train-1", here=False)
+    command = _entrypoints.job_process("train-1", here=False)
     assert subprocess.run(["sh", "-c", command], env=environ, timeout=20, check=False).returncode == code
 
 

@@ -11,7 +11,7 @@ _PAUSE = 1  # seconds until it is started again
 _LONGEST = 2_000  # characters that are shown of a job's own command
 
 
-def driver(
+def job_process(
     submission: str,
     *,
     here: bool,

@@ -63,7 +63,7 @@ class JobEntry:
     Args:
         status: Ray's own status of the job; empty where there is none.
         start_time: In milliseconds, as `end_time`.
-        node: That of its driver; empty while it has none.
+        node: That of its process; empty while it has none.
     """
 
     submission: str
@@ -194,11 +194,11 @@ def read(entry: JobEntry) -> JobInfo | None:
         return None
     status = entry.status
     try:
-        info = _written(metadata) if _INFO in metadata else _before_the_driver(entry)
+        info = _written(metadata) if _INFO in metadata else _before_the_process(entry)
         info = _with_tasks(checked(with_request(info, from_text(metadata.get(_ABOUT, "{}")))), metadata)
         if info.finished or status not in _ENDED:
             return info
-        return _after_the_driver(info, _ENDED[status], entry)
+        return _after_the_process(info, _ENDED[status], entry)
     except UNREADABLE as error:
         return unreadable(metadata[_ID], status, error)
 
@@ -326,7 +326,7 @@ def unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
     )
 
 
-def _before_the_driver(entry: JobEntry) -> JobInfo:
+def _before_the_process(entry: JobEntry) -> JobInfo:
     metadata = entry.metadata
     members = count_of_members(metadata) if is_of_a_sweep(metadata) else None
     return JobInfo(
@@ -345,7 +345,7 @@ def process_ended(entry: JobEntry) -> str:
     return f"the process of the job on the head ended: {entry.message}"
 
 
-def _after_the_driver(info: JobInfo, status: JobStatus, entry: JobEntry) -> JobInfo:
+def _after_the_process(info: JobInfo, status: JobStatus, entry: JobEntry) -> JobInfo:
     """Settle a job whose process ended without a final state: stopped through Ray, or lost."""
     ended = _seconds(entry.end_time)
     started = info.status is JobStatus.RUNNING

@@ -73,7 +73,7 @@ class JobsClient:
     ) -> None:
         self.address = address
         self._agent_timeout, self._reconnect_timeout = agent_timeout, reconnect_timeout
-        self._nodes: dict[str, str] = {}  # of the drivers of jobs
+        self._nodes: dict[str, str] = {}  # of the processes of jobs
         with explained(address):
             self.url = dashboard_of(address)
             self._jobs = DashboardClient(self.url, answer_timeout)
@@ -150,7 +150,7 @@ class JobsClient:
         return read_as(good(request(self._jobs, method, path)), reading)
 
     def log(self, submission: str) -> str:
-        """Return what a job has written so far; nothing where its driver's node is gone."""
+        """Return what a job has written so far; nothing where its process's node is gone."""
         found = self._log_file(submission, -1)
         if found is not None:
             return found
@@ -194,7 +194,7 @@ class JobsClient:
         return self._look(ask)
 
     def stop(self, submission: str) -> None:
-        """Have Ray stop a job's driver."""
+        """Have Ray stop a job's process."""
         with contextlib.suppress(RefusedError):  # it has just ended
             self._look(lambda: self._ask("POST", f"{_JOBS}{submission}/stop", reading=flag_at("stopped")))
 

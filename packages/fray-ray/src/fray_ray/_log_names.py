@@ -5,12 +5,12 @@ MARK = "[fray] mark "
 
 
 def usage_name(submission: str) -> str:
-    """Return the name of the file with what a run of a job uses over time, on the node of its driver."""
+    """Return the name of the file with what a run of a job uses over time, on the node of its process."""
     return f"fray-usage-{submission}.txt"
 
 
 def attempts_name(submission: str) -> str:
-    """Return the name of the file with the earlier attempts of a run, on the node of its driver."""
+    """Return the name of the file with the earlier attempts of a run, on the node of its process."""
     return f"fray-attempts-{submission}.txt"
 
 

@@ -1,4 +1,4 @@
-"""A request in Ray's words: resources, labels, and the plan that the job's driver carries out. Pure."""
+"""A request in Ray's words: resources, labels, and the plan that the scheduler carries out. Pure."""
 
 import json
 from collections.abc import Mapping

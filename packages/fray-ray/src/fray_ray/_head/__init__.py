@@ -1,1 +1,1 @@
-"""On the head of the cluster: the driver of each job, which places its replicas and writes its state."""
+"""On the head of the cluster: the scheduler, which places the replicas of jobs and writes their state."""

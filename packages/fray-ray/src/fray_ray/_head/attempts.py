@@ -24,7 +24,7 @@ class AttemptRun:
     """One run of a replica.
 
     Args:
-        driver: How many schedulers have carried the job before.
+        scheduler_number: How many schedulers have carried the job before.
         reach: Makes a call of the actor, again where the connection breaks: each may be made twice.
         log_path: Where the job's log is; None where no scheduler goes on with the job.
         on_notice: Called with the reason when the provider announces that it takes the machine away.
@@ -35,7 +35,7 @@ class AttemptRun:
 
     plan: Plan
     number: int
-    driver: int
+    scheduler_number: int
     reach: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
     log: ReplicaLog
     log_path: str | None
@@ -62,7 +62,7 @@ class AttemptRun:
         position = 0
         began = False
         if record is not None and self.log_path is not None:
-            began, position, note = await self.reach(lambda: actor.take_up.remote(self.driver))
+            began, position, note = await self.reach(lambda: actor.take_up.remote(self.scheduler_number))
             noted = note or {"log": record.log, "rest": b""}
             self.log.take_up(Path(self.log_path), record.attempt, noted, began=note is not None)
         if not began:
@@ -86,7 +86,7 @@ class AttemptRun:
         """Copy the output into the job's log, and return the verdict, which stays unconfirmed."""
         note = self.log.note()
         while True:
-            call = functools.partial(actor.next.remote, self.driver, position, note, _WAIT)
+            call = functools.partial(actor.next.remote, self.scheduler_number, position, note, _WAIT)
             events = await self.reach(call)
             for event in events:
                 verdict = self._take(event)

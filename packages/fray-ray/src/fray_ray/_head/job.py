@@ -29,7 +29,6 @@ from fray_ray import _job_kv
 from fray_ray._head.asides import aside, insist
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.descendants import end_family, stop_family
-from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job_board import JobBoard, state_of
 from fray_ray._head.job_metrics import JobMetrics
 from fray_ray._head.job_run import JobRun
@@ -37,6 +36,7 @@ from fray_ray._head.kept import earlier_tasks, for_retry, forget_ended, forget_r
 from fray_ray._head.on_exit import run_on_exit
 from fray_ray._head.output import LogFile
 from fray_ray._head.predecessors import Predecessors
+from fray_ray._head.process_link import ProcessLink
 from fray_ray._head.ray_job import RayJob
 from fray_ray._head.record import JobRecord
 from fray_ray._head.replica_log import complete_log
@@ -110,7 +110,7 @@ class ScheduledJob:
 
     # --- what the scheduler passes on ---
 
-    def attach(self, link: DriverLink) -> None:
+    def attach(self, link: ProcessLink) -> None:
         """The job's process has connected."""
         self._ray_job.attach(link)
         self._run.show_again()
@@ -119,7 +119,7 @@ class ScheduledJob:
             self._record.submitted, self._record.config = True, config
             self._board.store()
 
-    def detach(self, link: DriverLink) -> None:
+    def detach(self, link: ProcessLink) -> None:
         """Its process is gone."""
         self._ray_job.detach(link)
 

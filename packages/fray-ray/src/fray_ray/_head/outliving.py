@@ -1,4 +1,4 @@
-"""The actors and placement groups of jobs, which outlive their drivers: how they are found, and end."""
+"""The actors and placement groups of jobs, which outlive the scheduler: how they are found, and end."""
 
 import contextlib
 import time
@@ -18,9 +18,9 @@ from fray_ray._head.record import JobRecord, unpacked
 from fray_ray._job_table import TERMINAL, stored_entry
 
 NAMESPACE = "fray"
-"""Where the names of a driver's actors and placement groups are."""
+"""Where the names of the actors and placement groups of jobs are."""
 LEASE = 60.0
-"""Seconds for which an actor runs on while no driver asks it: longer than one takes to start."""
+"""Seconds for which an actor runs on while no scheduler asks it: longer than one takes to start."""
 _PREFIX = "fray-room "
 _GONE = "REMOVED"
 _ENDS_WITHIN = 15.0  # seconds beyond a grace
@@ -50,7 +50,7 @@ def named_actor(name: str) -> Any:
 
 
 def end_replica_actors(record: JobRecord, grace: float) -> None:
-    """End the replicas of a job that has no driver, and return when their processes are gone."""
+    """End the replicas of a job that has no scheduler, and return when their processes are gone."""
     actors = [actor for known in record.actors.values() if (actor := named_actor(known.name)) is not None]
     for actor in actors:
         actor.stop.remote(grace)
@@ -63,7 +63,7 @@ def end_replica_actors(record: JobRecord, grace: float) -> None:
 
 
 def end_leftovers(submission: str, grace: float) -> None:
-    """End the replicas of a job that has no driver, and give back its room."""
+    """End the replicas of a job that has no scheduler, and give back its room."""
     state = _job_kv.fetch(_job_kv.state_name(submission))
     record = None if state is None else unpacked(state)
     if record is not None:

@@ -17,7 +17,7 @@ from fray import ClusterUnavailableError, FrayError
 from fray.cluster import JobStatus
 from fray_ray._head.asides import aside
 from fray_ray._head.dashboard import Dashboard
-from fray_ray._head.driver_link import DriverLink
+from fray_ray._head.process_link import ProcessLink
 from fray_ray._job_table import SINCE, STARTS, TERMINAL, WAITS, JobEntry, is_waiting, process_ended, taken_at
 from fray_ray._jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
@@ -61,19 +61,19 @@ class RayJob:
         self._submission, self._queued, self._node = submission, queued, node
         self._dashboard = dashboard
         self.submitted = submitted
-        self.link: DriverLink | None = None
+        self.link: ProcessLink | None = None
         self._attached = asyncio.Event()
         self._detached_at = time.monotonic()
         self._submitting: asyncio.Task[str | None] | None = None
         self._left = False
         self._waited: dict[str, Any] | None = None  # the entry that it had while it waited
 
-    def attach(self, link: DriverLink) -> None:
+    def attach(self, link: ProcessLink) -> None:
         """The job's process is there."""
         self.link, self.submitted = link, True
         self._attached.set()
 
-    def detach(self, link: DriverLink) -> None:
+    def detach(self, link: ProcessLink) -> None:
         """That process is gone."""
         if self.link is link:
             self.link, self._detached_at = None, time.monotonic()

@@ -19,7 +19,6 @@ import ray
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside
 from fray_ray._head.dashboard import Dashboard
-from fray_ray._head.driver_link import DriverLink, serve_links
 from fray_ray._head.job import ScheduledJob, Shared, is_request
 from fray_ray._head.job_metrics import shared_gauges
 from fray_ray._head.kept import PlanError, forget_oldest, forget_orphans, plan_again
@@ -28,6 +27,7 @@ from fray_ray._head.nodes import watch_draining
 from fray_ray._head.outliving import remove_abandoned_groups, remove_groups_of
 from fray_ray._head.output import LogFile
 from fray_ray._head.predecessors import Predecessors
+from fray_ray._head.process_link import ProcessLink, serve_links
 from fray_ray._head.record import JobRecord, unpacked
 from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.sweep import Sweep
@@ -105,7 +105,7 @@ class Scheduler:
         self._troubled: dict[str, float] = {}  # by submission: when reading it raised an error
         # By submission: when it could not be carried, for the first time and for the last.
         self._failures: dict[str, tuple[float, float]] = {}
-        self._links: dict[str, DriverLink] = {}
+        self._links: dict[str, ProcessLink] = {}
         self._keys = LaunchKeys()
         self._look_again = False  # although nothing in the head's store has changed
         self._lives: set[asyncio.Task[None]] = set()
@@ -134,7 +134,7 @@ class Scheduler:
 
     # --- the processes of jobs ---
 
-    def _attach(self, link: DriverLink) -> None:
+    def _attach(self, link: ProcessLink) -> None:
         self._links[link.submission] = link
         job = self._jobs.get(link.submission)
         if job is not None:
@@ -149,14 +149,14 @@ class Scheduler:
         print_into(link.submission, _NO_PLAN)
         link.tell(1)
 
-    def _detach(self, link: DriverLink) -> None:
+    def _detach(self, link: ProcessLink) -> None:
         if self._links.get(link.submission) is link:
             del self._links[link.submission]
         job = self._jobs.get(link.submission)
         if job is not None:
             job.detach(link)
 
-    def _stop(self, link: DriverLink) -> None:
+    def _stop(self, link: ProcessLink) -> None:
         job = self._jobs.get(link.submission)
         if job is not None:
             job.stop_by_ray()

@@ -14,9 +14,9 @@ from fray.cluster import JobInfo, JobStatus
 from fray_ray import _job_kv
 from fray_ray._entry_text import to_text
 from fray_ray._head.asides import aside, insist
-from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job import Shared
 from fray_ray._head.kept import for_retry, forget_ended, forget_run
+from fray_ray._head.process_link import ProcessLink
 from fray_ray._head.ray_job import RayJob, is_nobodys
 from fray_ray._head.sweep_coordinator import Coordinator
 from fray_ray._job_table import KEPT, is_waiting, submission_of
@@ -45,11 +45,11 @@ class Sweep:
         # The jobs outside of the sweep that have ended, each with why members cannot run after it.
         self._elsewhere: dict[str, str | None] = {}
 
-    def attach(self, link: DriverLink) -> None:
+    def attach(self, link: ProcessLink) -> None:
         """The sweep's process has connected."""
         self._ray_job.attach(link)
 
-    def detach(self, link: DriverLink) -> None:
+    def detach(self, link: ProcessLink) -> None:
         """Its process is gone."""
         self._ray_job.detach(link)
 

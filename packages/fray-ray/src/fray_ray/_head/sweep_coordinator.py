@@ -197,7 +197,7 @@ class Coordinator:
         metadata = describe(JobId(plan.job_id), plan.name, plan.replicas, member.about, tries=tries)
         uri = self._queued.runtime_env.get("working_dir")
         queued = QueuedJob(
-            command=entrypoints.driver(submission, here=True, command=plan.command, name=plan.name),
+            command=entrypoints.job_process(submission, here=True, command=plan.command, name=plan.name),
             metadata=metadata,
             runtime_env={} if uri is None else {"working_dir": uri},
         )

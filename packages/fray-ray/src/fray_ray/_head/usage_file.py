@@ -1,4 +1,4 @@
-"""What the attempts of a run used over time: a file beside the driver's log, which the dashboard reads out.
+"""What the attempts of a run used over time: a file beside the job's log, which the dashboard reads out.
 
 A line for each sample: replica, attempt, time, memory, CPU time. Each attempt's samples are bounded where
 they are taken (`UsageHistory`); of many attempts each has fewer here, so that the file stays small.
@@ -18,7 +18,7 @@ _BETWEEN = 2.0  # seconds between two times that it is written
 
 
 def usage_file(submission: str) -> str:
-    """Return where a job's driver writes what it uses, on this node."""
+    """Return where the scheduler writes what a job uses, on this node."""
     return f"{log_folder()}/{usage_name(submission)}"
 
 
@@ -38,7 +38,7 @@ class UsageFile:
             self._read(path)
 
     def _read(self, path: str) -> None:
-        """Take what another driver of the job has written."""
+        """Take what another scheduler has written."""
         # Anybody may have written there: a line of other bytes is none of ours.
         with contextlib.suppress(OSError), Path(path).open(encoding="utf-8", errors="replace") as file:
             for line in file:

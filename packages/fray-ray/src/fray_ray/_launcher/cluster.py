@@ -60,8 +60,8 @@ _SEEN_WITHIN = 10.0  # seconds in which a job that is queued has an entry: any r
 _ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 
 
-class _DriverStillThereError(ClusterUnavailableError):
-    """A job has ended, and its driver runs on."""
+class _ProcessStillThereError(ClusterUnavailableError):
+    """A job has ended, and its process on the head runs on."""
 
 
 class RayCluster(ClusterCalls):
@@ -77,7 +77,7 @@ class RayCluster(ClusterCalls):
         placement_timeout: Seconds that a job may wait for room before it fails; None for ever.
         ship_workspace: Whether workspaces are uploaded; by default where the cluster has another machine
             than this one.
-        driver_exit_timeout: Seconds that `retry`, `remove` and `prune` wait for the driver of a job that has
+        driver_exit_timeout: Seconds that `retry`, `remove` and `prune` wait for the process of a job that has
             ended: it may still run the job's `on_exit`.
         agent_timeout: Seconds that `launch` waits for the agent of a cluster that has just started.
         scheduler_timeout: Seconds within which the scheduler of the cluster, which the first launch starts,
@@ -208,7 +208,7 @@ class RayCluster(ClusterCalls):
                 f"Ray takes less than {_job_kv.LIMIT >> 20} MiB; read large data in the job, where it lies"
             )
         metadata = _job_table.describe(job_id, request.name, plan.replicas, about(request), key=key)
-        command = entrypoints.driver(
+        command = entrypoints.job_process(
             plan.submission, here=not planner.remote, command=plan.command, name=plan.name
         )
         with planner.runtime_env(request) as runtime_env:
@@ -381,7 +381,7 @@ class RayCluster(ClusterCalls):
         submission = _job_table.submission_of(job_id, len(found.runs) + 1)
         packages = {_job_kv.secrets_name(submission): pickle.dumps(_given(job_id, kept["withheld"]))}
         queued = QueuedJob(
-            command=entrypoints.driver(
+            command=entrypoints.job_process(
                 submission,
                 here=not self._planner().remote,
                 shown=found.info.command,
@@ -398,7 +398,7 @@ class RayCluster(ClusterCalls):
         """Return a job that has ended, when Ray says so too.
 
         Raises:
-            _DriverStillThereError: Ray does not say so within `driver_exit_timeout`.
+            _ProcessStillThereError: Ray does not say so within `driver_exit_timeout`.
         """
         deadline = time.monotonic() + self._driver_exit_timeout
         for pause in poll_delays(longest=0.2):
@@ -406,7 +406,7 @@ class RayCluster(ClusterCalls):
             if found.over:
                 return found
             if time.monotonic() > deadline:
-                raise _DriverStillThereError(
+                raise _ProcessStillThereError(
                     f"job {job_id} has ended, and its driver has not, after {self._driver_exit_timeout:g} s: "
                     "it may run the job's on_exit; try later, or give a longer driver_exit_timeout"
                 )
@@ -434,7 +434,7 @@ class RayCluster(ClusterCalls):
             if not info.finished:
                 raise ValueError(f"job {info.job_id} is {info.status}: terminate it, then remove it")
         for info, entry in jobs:
-            if entry.status not in _job_table.TERMINAL:  # Ray removes no job whose driver is about to go
+            if entry.status not in _job_table.TERMINAL:  # Ray removes no job whose process is about to go
                 self._over(info.job_id)
         # A job is found by its first run: while that is there what is left of it can be removed.
         for entry in sorted(below, key=_job_table.tries_of, reverse=True):
@@ -460,7 +460,7 @@ class RayCluster(ClusterCalls):
             try:
                 if not dry_run:
                     self._remove(job_id, listed)
-            except (JobNotFoundError, ValueError, _DriverStillThereError):
+            except (JobNotFoundError, ValueError, _ProcessStillThereError):
                 # With its parent, or one below it runs, or is not quite gone.
                 continue
             gone.append(job_id)

@@ -60,7 +60,7 @@ def submit_sweep(
     with planner.runtime_env(asked[0]) as runtime_env:
         uploaded = client.with_workspace(runtime_env)
     program = common.get("entrypoint") or f"{len(members)} jobs"
-    command = entrypoints.driver(submission, here=not planner.remote, shown=program, name=called)
+    command = entrypoints.job_process(submission, here=not planner.remote, shown=program, name=called)
     queued = QueuedJob(command=command, metadata=metadata, runtime_env=uploaded)
     scheduler.put(submission, {_job_kv.plan_name(submission): data}, queued)
     return sweep_id

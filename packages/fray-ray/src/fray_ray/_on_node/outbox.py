@@ -1,4 +1,4 @@
-"""What an attempt has to say, until its driver has confirmed that it has it."""
+"""What an attempt has to say, until the scheduler has confirmed that it has it."""
 
 import threading
 from collections import deque
@@ -9,9 +9,9 @@ _PIECE = 90_000  # bytes in one answer, about: Ray sends more than 100 kB throug
 
 
 class Outbox:
-    """Events in their order; safe to use from several threads. A driver that is started again misses none.
+    """Events in their order; safe to use from several threads. A scheduler that is started again misses none.
 
-    The position of an event is the number of those up to it. Drivers are numbered, and the
+    The position of an event is the number of those up to it. Schedulers are numbered, and the
     latest counts: a call of one that was killed may come when the next one has begun.
     """
 
@@ -19,15 +19,15 @@ class Outbox:
         self._events: deque[Any] = deque()
         self._before = 0  # events that were confirmed
         self._note: Any = None
-        self._driver = 0
+        self._scheduler_number = 0
         self._held = 0
         self._bounded = True
         self._changed = threading.Condition()
 
-    def take_up(self, driver: int) -> tuple[int, Any]:
-        """Begin with another driver: return how many events were confirmed, and what was noted with it."""
+    def take_up(self, scheduler_number: int) -> tuple[int, Any]:
+        """Begin with another scheduler: return how many events were confirmed, and what was noted with it."""
         with self._changed:
-            self._driver = max(self._driver, driver)
+            self._scheduler_number = max(self._scheduler_number, scheduler_number)
             self._changed.notify_all()
             return self._before, self._note
 
@@ -40,23 +40,25 @@ class Outbox:
             self._held += _size(event)
             self._changed.notify_all()
 
-    def after(self, driver: int, position: int, note: Any, timeout: float) -> list[Any]:
+    def after(self, scheduler_number: int, position: int, note: Any, timeout: float) -> list[Any]:
         """Confirm the events up to a position; return some that follow, as soon as there is one.
 
         Args:
-            driver: Who asks: where a later one has begun, nothing is done.
-            note: Kept with the position, for another driver.
+            scheduler_number: That of the one that asks: where a later one has begun, nothing is done.
+            note: Kept with the position, for another scheduler.
         """
         with self._changed:
-            if driver < self._driver:
+            if scheduler_number < self._scheduler_number:
                 return []
-            self._driver, self._note = driver, note
+            self._scheduler_number, self._note = scheduler_number, note
             while self._before < position:
                 self._held -= _size(self._events.popleft())
                 self._before += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._events or driver != self._driver, timeout)
-            return self._first() if driver == self._driver else []
+            self._changed.wait_for(
+                lambda: self._events or scheduler_number != self._scheduler_number, timeout
+            )
+            return self._first() if scheduler_number == self._scheduler_number else []
 
     def _first(self) -> list[Any]:
         found, size = [], 0

@@ -1,6 +1,6 @@
-"""The actor that runs a replica on its node: a fresh process per attempt, its output held for the driver.
+"""The actor that runs a replica on its node: a fresh process per attempt, its output held for the scheduler.
 
-The actor of a job outlives the driver: another one takes it up. One that nobody asks for a time ends its
+The actor of a job outlives the scheduler: another one takes it up. One that nobody asks for a time ends its
 attempt, gives back the room and ends.
 """
 
@@ -50,10 +50,11 @@ _JAX, _OMP = "JAX_PLATFORMS", "OMP_NUM_THREADS"
 
 
 class ReplicaActor:
-    """Several calls run at a time: the `next` of a driver, that of one that was killed, `stop`.
+    """Several calls run at a time: the `next` of a scheduler, that of one that was killed, `stop`.
 
     Args:
-        lease: Seconds after which an actor that was not asked ends; None for one that ends with its driver.
+        lease: Seconds after which an actor that was not asked ends; None for one that ends with its
+            program.
     """
 
     def __init__(self, lease: float | None = None) -> None:
@@ -77,7 +78,7 @@ class ReplicaActor:
         """Start the attempt; what it has to say is there by `next`."""
         self._asked = time.monotonic()
         with self._starting:
-            if self._keeping is not None:  # by the call of a driver that was killed
+            if self._keeping is not None:  # by the call of a scheduler that was killed
                 return
             self._time_to_save = orphan_grace(gang=plan["gang"])
             self._keeping = threading.Thread(
@@ -85,17 +86,17 @@ class ReplicaActor:
             )
             self._keeping.start()
 
-    def take_up(self, driver: int) -> tuple[bool, int, Any]:
+    def take_up(self, scheduler_number: int) -> tuple[bool, int, Any]:
         """Return whether the attempt was started, and what of it was confirmed, with the note of that.
 
         Args:
-            driver: The number of the one that asks; those with lower ones get no events from now on.
+            scheduler_number: That of the one that asks; those with lower ones get no events from now on.
         """
         self._asked = time.monotonic()
-        return self._keeping is not None, *self._outbox.take_up(driver)
+        return self._keeping is not None, *self._outbox.take_up(scheduler_number)
 
     def next(
-        self, driver: int, position: int, note: Any, timeout: float
+        self, scheduler_number: int, position: int, note: Any, timeout: float
     ) -> list[bytes | str | dict[str, Any]]:
         """Confirm what there is up to a position; return what follows it, at the latest after the timeout.
 
@@ -103,7 +104,7 @@ class ReplicaActor:
         and then `{"samples": …}` says what it has used until now.
         """
         self._asked = time.monotonic()
-        return self._outbox.after(driver, position, note, timeout)
+        return self._outbox.after(scheduler_number, position, note, timeout)
 
     def ended(self) -> None:
         """Return when the attempt has ended, if one was started."""

@@ -1,4 +1,4 @@
-"""What an attempt used over time, on its way from the process that measures it to the job's driver."""
+"""What an attempt used over time, on its way from the process that measures it to the scheduler."""
 
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ def samples_of(private: str) -> str:
 
 
 class NewSamples:
-    """Returns samples when they changed, and less and less often: many replicas report to one driver."""
+    """Returns samples when they changed, and less and less often: many replicas report to one scheduler."""
 
     def __init__(self, private: str) -> None:
         self._private = private

@@ -11,7 +11,7 @@ from fray_ray._head.job_process import END, STOP
 _LARGEST = 1 << 24  # bytes of what a process says of itself
 
 
-class DriverLink:
+class ProcessLink:
     """One of them.
 
     Args:
@@ -34,9 +34,9 @@ class DriverLink:
 
 async def serve_links(
     path: str,
-    attach: Callable[[DriverLink], None],
-    detach: Callable[[DriverLink], None],
-    stop: Callable[[DriverLink], None],
+    attach: Callable[[ProcessLink], None],
+    detach: Callable[[ProcessLink], None],
+    stop: Callable[[ProcessLink], None],
 ) -> asyncio.Server:
     """Take connections at a path, which only this user can reach.
 
@@ -71,10 +71,10 @@ async def serve_links(
     return await asyncio.start_unix_server(serve, path, limit=_LARGEST)
 
 
-def _link(said: bytes, writer: asyncio.StreamWriter) -> DriverLink | None:
+def _link(said: bytes, writer: asyncio.StreamWriter) -> ProcessLink | None:
     words = said.removesuffix(END).decode(errors="surrogateescape").split("\0")
     if len(words) < 2:
         return None
     submission, cwd, *variables = words
     pairs = (variable.partition("=") for variable in variables)
-    return DriverLink(submission, cwd, {name: value for name, _, value in pairs}, writer)
+    return ProcessLink(submission, cwd, {name: value for name, _, value in pairs}, writer)
