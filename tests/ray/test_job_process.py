@@ -126,3 +126,14 @@ def test_a_connection_that_the_scheduler_closes_at_once_is_not_made_again_at_onc
                 assert moments[-1] - moments[0] > 0.9
             finally:
                 process.kill()
+
+
+def test_what_starts_a_scheduler_ends_where_the_head_does_not_answer() -> None:
+    """Ray connects again and again; the process would outlive its cluster, which nothing ends it with."""
+    start = "from fray_ray._head import start_scheduler as it; it._ENDS_WITHIN = 5; it.main()"
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        environ = {**os.environ, "RAY_ADDRESS": f"127.0.0.1:{mute.getsockname()[1]}"}
+        ended = subprocess.run(
+            [sys.executable, "-c", start], env=environ, timeout=60, check=False, capture_output=True
+        )
+    assert ended.returncode == -signal.SIGALRM, ended.stderr

@@ -1,6 +1,7 @@
 """Start a cluster's scheduler, where it has none: `python -m fray_ray._head.start_scheduler`, on the head."""
 
 import logging
+import signal
 import sys
 from typing import Any
 
@@ -12,11 +13,13 @@ from fray_ray._options import A_LITTLE, RAY_HEAD
 from fray_ray._scheduler import NAME
 
 _UP_WITHIN = 120.0  # seconds
+_ENDS_WITHIN = 300  # seconds: this process, whatever happens
 _CALLS = 4  # at a time: processes of several jobs may start it at once
 
 
 def main() -> int:
     """Return when there is one."""
+    signal.alarm(_ENDS_WITHIN)  # ends it: Ray waits for ever for a head that goes while it connects
     ray.init(namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
     options: dict[str, Any] = {
         "name": NAME,
