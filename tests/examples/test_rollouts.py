@@ -12,7 +12,8 @@ def rollouts(load: Callable[[str], ModuleType]) -> ModuleType:
     return load("rollouts")
 
 
-def test_it_learns_and_what_is_stale_expires(rollouts: ModuleType) -> None:
+def test_it_learns_and_what_is_stale_expires(rollouts: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollouts, "TTL", 0.1)  # a fast machine has mastered it within that of the example
     updates, stale = rollouts.run(workers=1, crash=0.0)
     assert updates > 1
     assert stale > 0
