@@ -338,12 +338,12 @@ def test_jobs_that_accept_other_nodes_do_not_wait_for_each_other() -> None:
     assert may == {"job-0": Turn(2), "job-1": Turn(2)}
 
 
-def test_of_jobs_that_can_never_fit_the_first_asks_for_each_lack() -> None:
+def test_of_jobs_that_can_never_fit_the_first_of_those_with_one_bundle_asks() -> None:
+    """An autoscaler may have no node for the first of all, and a node for the others."""
     nodes = {"a": node(2, 1)}
-    line = [packed(0, 1, gpu=2), packed(1, 2, gpu=1), packed(2, 3), packed(3, 1)]
-    assert copies(line, nodes) == [1, 0, 3, 1]
-    assert copies(line[1:], nodes) == [2, 3, 1]
-    assert copies(line, nodes) == [1, 0, 3, 1]  # also where the second has asked before the first came
+    line = [packed(0, 1, gpu=2), packed(1, 2, gpu=1), packed(2, 3, gpu=1), packed(3, 3), packed(4, 1)]
+    assert copies(line, nodes) == [1, 2, 0, 3, 1]
+    assert copies(line[2:], nodes) == [3, 3, 1]
     assert copies([packed(0, 1), packed(1, 1)], {}) == [1, 0]
 
 
@@ -592,6 +592,44 @@ def test_an_unfit_gang_gives_back_the_slices_whose_hosts_a_job_for_cpus_waits_fo
     assert turns([unfit], [packed(1, 1, cpu=8)], nodes, {})["job-0"] == Turn(3)
     may = turns([unfit], [packed(1, 1, cpu=2, nodes=["a0"])], nodes, {})
     assert may == {"job-0": Turn(2, frozenset({"a0"})), "job-1": Turn(1)}
+
+
+def test_an_unfit_gang_keeps_its_request_while_jobs_for_cpus_start_beside_other_gangs() -> None:
+    slices = (("a0",), ("b0",))
+    nodes = hosts_of(*slices)
+    for host in ("a0", "b0"):  # which other gangs run on
+        nodes[host][1]["TPU"] = 0.0
+    unfit = gang(0, 3, slices=slices)
+    assert turns([unfit], [packed(1, 1)], nodes, {}) == {"job-0": Turn(3), "job-1": Turn(1)}
+    held = replace(gang(0, 3, slices=slices), held=2, hosts=frozenset({"a0", "b0"}))
+    assert turns([held], [packed(1, 1)], nodes, {}) == {"job-0": Turn(3), "job-1": Turn(1)}
+
+
+def test_of_unfit_gangs_the_first_with_each_bundle_asks() -> None:
+    gangs = [
+        gang(0, 1, slices=(), cpu=500),  # no machine has that
+        gang(1, 3, slices=(("a0",), ("b0",))),
+        gang(2, 4, slices=(("a0",), ("b0",))),
+    ]
+    may = turns(gangs, [], hosts_of(("a0",), ("b0",)), {KIND: 2})
+    assert [may[f"job-{number}"] for number in range(3)] == [Turn(1), Turn(3), Turn(0)]
+
+
+def test_a_gang_keeps_cpus_on_slices_that_it_does_not_avoid() -> None:
+    slices = (("a0",), ("b0",))
+    nodes = hosts_of(*slices)
+    nodes["b0"][1]["CPU"] = 0.0
+    waits = replace(gang(0, 1, slices=slices), free=0, avoided=frozenset({"a0"}))
+    may = turns([waits], [packed(1, 1)], nodes, {KIND: 0})
+    assert may["job-1"] == Turn(1, frozenset({"b0"}))
+
+
+def test_an_elastic_gang_does_not_wait_for_slices_on_which_only_smaller_bundles_fit() -> None:
+    slices = (("a0",), ("b0",))
+    elastic = replace(gang(0, 2, 1, slices=slices, cpu=4), free=0, held=1, hosts=frozenset({"a0"}))
+    small = replace(gang(1, 1, slices=slices), free=1)
+    may = turns([elastic, small], [], hosts_of(*slices, free=2), {KIND: 1})
+    assert may == {"job-0": Turn(1), "job-1": Turn(1)}
 
 
 @dataclass

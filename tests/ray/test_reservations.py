@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import ray
 from head_in_memory import HeadInMemory, plan_of
-from room_in_memory import HEAD, RoomInMemory, gang_on_slices, reservation_of
+from room_in_memory import HEAD, Group, RoomInMemory, gang_on_slices, reservation_of
 
 from fray_ray._head.job import new_machine
 from fray_ray._head.job_board import JobBoard
+from fray_ray._head.outliving import group_name
 from fray_ray._head.record import JobRecord, ReplicaActorRecord
 from fray_ray._head.reservation import Reservation
 from fray_ray._head.reservation_queue import ReservationQueue
@@ -166,6 +167,101 @@ def test_one_look_at_the_cluster_serves_all_jobs_that_wait(
         assert 1 <= room.looks <= 5, f"{room.looks} looks for {len(jobs)} jobs"
         jobs[0].reservation.ask(1)
         assert room.living()[-1].avoids == {"node"}.intersection(avoid), "Ray knows of the others"
+
+    run(test)
+
+
+def test_a_node_that_was_avoided_for_a_while_is_asked_for_again(
+    room: RoomInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did not answer for a moment, and is well."""
+    monkeypatch.setattr(f"{HEAD}.reservation._AVOIDED", 1.0)
+    room.add_slice("a")
+
+    async def test(queue: ReservationQueue) -> None:
+        plan = gang_on_slices("train", 1)
+        Waiting(queue, plan, reservation_of(plan, avoid=["a-0"]))
+        await until(room.pending, "it has asked")
+        assert room.groups[0].avoids == {"a-0"}
+        await until(lambda: [group.avoids for group in room.pending()] == [set()], "it asks for any slice")
+
+    run(test)
+
+
+def test_a_request_of_another_scheduler_is_made_again_unless_it_was_granted(
+    room: RoomInMemory, head: HeadInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows which nodes it leaves to jobs that may have ended since."""
+    room.add_node("node", {"CPU": 2.0, "memory": 2.0**33})
+    plans = [plan_of(name) for name in ("waits", "granted")]
+    old = [Group(number, [], frozenset({"node"})) for number in range(2)]
+    room.groups += old
+    room.grant(old[1:], ["node"])
+    made = {group_name(plan.submission, 1, 0): each for plan, each in zip(plans, old, strict=True)}
+    monkeypatch.setattr(f"{HEAD}.reservation.group_named", made.__getitem__)
+    reservations = []
+    for plan in plans:
+        record = JobRecord(machine=new_machine(plan), units=1, generation=1)
+        reservations.append(Reservation(plan, JobBoard(plan, record), {}))
+    assert [each.is_granted() for each in reservations] == [False, True]
+
+    async def test(queue: ReservationQueue) -> None:
+        jobs = [Waiting(queue, *each) for each in zip(plans, reservations, strict=True)]
+        await jobs[1].found
+        await until(lambda: old[0].state == "REMOVED", "the old request is gone")
+        await until(lambda: [group.avoids for group in room.pending()] == [set()], "there is another")
+
+    run(test)
+
+
+def test_a_gang_is_not_whole_with_the_groups_that_a_failed_removal_has_left(room: RoomInMemory) -> None:
+    reservation = reservation_of(gang_on_slices("train", 3))
+    reservation.ask(3)
+    room.grant(room.pending())
+    assert reservation.intact()
+    room.kept = {1}
+    with pytest.raises(RuntimeError, match="away"):
+        reservation.close()
+    assert not reservation.intact()
+
+
+def test_a_gang_that_cannot_give_back_what_it_holds_fails_alone(
+    room: RoomInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{HEAD}.reservation_queue._HOLDS_FOR", (0.0, 0.0))
+    for name in ("a", "b"):
+        room.add_slice(name)
+
+    async def test(queue: ReservationQueue) -> None:
+        gang = Waiting(queue, gang_on_slices("gang", 2))
+        await until(lambda: len(room.pending()) == 2, "it has asked")
+        room.kept = {0}
+        room.grant(room.pending()[:1], ["a-0", "a-1"])
+        with pytest.raises(RuntimeError, match="away"):
+            await gang.found
+        other = Waiting(queue, plan_of("other"))
+        await until(lambda: other.reservation.asked, "the others go on")
+
+    run(test)
+
+
+def test_an_unfit_gang_asks_for_more_only_after_a_while(
+    room: RoomInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that start within seconds would have it make all its requests again, twice each."""
+    monkeypatch.setattr(f"{HEAD}.reservation_queue._GROWS_AFTER", 3.0)
+    room.add_slice("a")
+
+    async def test(queue: ReservationQueue) -> None:
+        large = Waiting(queue, gang_on_slices("large", 2))
+        await until(lambda: len(room.pending()) == 2, "it is alone, and asks for both")
+        small = Waiting(queue, gang_on_slices("small", 1, at=2.0))
+        await until(lambda: large.reservation.units == 1, "the slice that exists is left to the other")
+        room.grant(group for group in room.pending() if not group.avoids)
+        begun = asyncio.get_running_loop().time()
+        await small.found
+        await until(lambda: large.reservation.units == 2, "it asks for both again")
+        assert asyncio.get_running_loop().time() - begun > 2.5
 
     run(test)
 

@@ -490,7 +490,7 @@ class JobRun:
                 self._stop_actor(each.replica, left)
         if self._machine.started_at:
             self._joining.begin()
-            if not self._plan.gang and self._reservation.asked:
+            if not self._plan.gang and self._reservation.is_granted():  # else it is in the line, as before
                 self._placing.take_up()
         ending = self._record.ending
         if ending is not None:

@@ -6,7 +6,7 @@ first in the line waits for what it lacks, and a later job has what is left over
 hosts of slices is not taken by later jobs without TPUs either.
 
 A job that asks for more than the cluster has at all is unfit. It delays no other. The first of the unfit that
-lack the same has an open request, because an autoscaler sees only what is asked for.
+request the same has an open request, because an autoscaler sees only what is asked for.
 """
 
 import sys
@@ -30,6 +30,8 @@ class SliceTicket:
         choices: The acceptable numbers of slices.
         slices: The hosts of each slice that it could use, were nobody else there; by rank.
         bundle: What it reserves on each host.
+        free: How many of its slices have all that it needs now.
+        avoided: Hosts that it does not take for a while.
         held: How many slices it has now, and keeps until it has all.
         hosts: The hosts of these.
         paused: Whether it has let go of what it held, and asks again in a moment. It keeps its place: no
@@ -42,6 +44,8 @@ class SliceTicket:
     choices: tuple[int, ...]
     slices: tuple[tuple[str, ...], ...]
     bundle: Mapping[str, float] = field(default_factory=dict)
+    free: int = sys.maxsize
+    avoided: frozenset[str] = frozenset()
     held: int = 0
     hosts: frozenset[str] = frozenset()
     paused: bool = False
@@ -84,10 +88,12 @@ class Turn:
         copies: How many replicas, of a gang how many slices; 0 when its turn has not come. An unfit gang
             may ask for fewer slices than it can start with: they are those that are missing.
         without: The nodes that it must avoid, although it could use them: others wait for them.
+        unfit: Whether it cannot start on what exists, however long it waits.
     """
 
     copies: int
     without: frozenset[str] = frozenset()
+    unfit: bool = field(default=False, compare=False)
 
 
 def turns(
@@ -118,15 +124,15 @@ def turns(
         free_slices: The slices of each kind that nobody has.
     """
     fit, unfit = _in_line(gangs)
-    there = dict(free_slices)
+    held: dict[str, int] = {}
     for gang in (*fit, *unfit):
-        there[gang.kind] = there.get(gang.kind, 0) + gang.held
-    asked = _slice_turns(fit, there)
+        held[gang.kind] = held.get(gang.kind, 0) + gang.held
+    asked = _slice_turns(fit, free_slices, held)
     free = _FreeResources(nodes)
     may = _bundle_turns(fit, asked, others, free)
     for gang in fit:
         may[gang.submission] = Turn(0 if gang.paused else asked[gang.submission])
-    return may | _unfit_turns(unfit, fit, free)
+    return may | _unfit_turns(unfit, fit, nodes, free)
 
 
 def _in_line(gangs: Iterable[SliceTicket]) -> tuple[list[SliceTicket], list[SliceTicket]]:
@@ -139,17 +145,20 @@ def _place(ticket: SliceTicket | BundleTicket) -> tuple[float, str]:
     return ticket.since, ticket.submission
 
 
-def _slice_turns(line: list[SliceTicket], left: dict[str, int]) -> dict[str, int]:
+def _slice_turns(line: list[SliceTicket], free: Mapping[str, int], held: Mapping[str, int]) -> dict[str, int]:
     """Return for how many slices each gang may ask, or could if it were not paused; 0 if it has to wait.
 
     Args:
-        left: The slices of each kind that no job runs on; what gangs take is subtracted.
+        free: The slices of each kind that nobody has.
+        held: Those that gangs which wait have.
     """
     may: dict[str, int] = {}
     asks: set[str] = set()
+    left = {kind: free.get(kind, 0) + count for kind, count in held.items()}
     for gang in line:
-        there = left.get(gang.kind, 0)
-        units = max((count for count in gang.choices if count <= there), default=0)
+        there = left[gang.kind]
+        fitting = min(there, gang.free + held[gang.kind])  # another bundle may fit on more slices
+        units = max((count for count in gang.choices if count <= fitting), default=0)
         # It takes what there is, and waits for the rest. The first asks also where there is nothing.
         if not units and (there > 0 or gang.kind not in asks):
             units = gang.least
@@ -161,21 +170,32 @@ def _slice_turns(line: list[SliceTicket], left: dict[str, int]) -> dict[str, int
 
 
 def _unfit_turns(
-    unfit: list[SliceTicket], fit: Iterable[SliceTicket], free: "_FreeResources"
+    unfit: list[SliceTicket], fit: Iterable[SliceTicket], nodes: Resources, free: "_FreeResources"
 ) -> dict[str, Turn]:
-    """Return what unfit gangs may ask for: the first of each kind for all but the slices that others want."""
-    firsts = {gang.kind: gang for gang in reversed(unfit)}
+    """Return what unfit gangs may ask for: the first that requests the same, for all but what others want."""
+    firsts = {(gang.kind, frozenset(gang.bundle.items())): gang for gang in reversed(unfit)}
     # Many gangs have the same slices, and it takes time to compare them.
     wanted = {id(gang.slices): gang.slices for gang in fit}.values() if unfit else ()
     contested = {host for slices in wanted for hosts in slices for host in hosts}
-    contested |= free.contested({host for gang in firsts.values() for hosts in gang.slices for host in hosts})
-    may = {gang.submission: Turn(0) for gang in unfit}
+    contested |= free.awaited({host for gang in firsts.values() for hosts in gang.slices for host in hosts})
+    may = {gang.submission: Turn(0, unfit=True) for gang in unfit}
     for gang in firsts.values():
-        avoided = [hosts for hosts in gang.slices if not contested.isdisjoint(hosts)]
+        avoided = [
+            hosts
+            for hosts in gang.slices
+            if not contested.isdisjoint(hosts)
+            or (not free.given.isdisjoint(hosts) and _is_open(gang, hosts, nodes))
+        ]
         if not gang.paused:  # a slice is placed as a whole: without its first host none of it is
             without = frozenset(hosts[0] for hosts in avoided)
-            may[gang.submission] = Turn(gang.least - len(avoided), without)
+            may[gang.submission] = Turn(gang.least - len(avoided), without, unfit=True)
     return may
+
+
+def _is_open(gang: SliceTicket, hosts: Iterable[str], nodes: Resources) -> bool:
+    """Whether Ray would give a slice to a gang at once, before another job gets its place there."""
+    needs = {name: amount for name, amount in gang.bundle.items() if amount > 0}
+    return gang.hosts.isdisjoint(hosts) and all(_copies(needs, nodes[host][1]) for host in hosts)
 
 
 def _bundle_turns(
@@ -194,11 +214,11 @@ def _bundle_turns(
     for ticket in sorted(line, key=_place):
         if isinstance(ticket, SliceTicket):
             free.keep_slices(ticket, asked[ticket.submission])
-        elif (lacking := free.never_enough(ticket)) is None:
+        elif not free.is_unfit(ticket):
             may[ticket.submission] = free.turn(ticket)
-        elif (demand := (lacking, ticket.nodes)) not in demands:
+        elif (demand := (frozenset(ticket.bundle.items()), ticket.nodes)) not in demands:
             demands.add(demand)
-            may[ticket.submission] = Turn(min(ticket.choices))
+            may[ticket.submission] = Turn(min(ticket.choices), unfit=True)
     return may
 
 
@@ -210,7 +230,7 @@ class _Shape:
         needs: The bundle, without amounts of zero.
         accepted: The nodes.
         start: How many of them, from the first, are known to have nothing for it.
-        never_enough: What there is too little of for so many copies where nobody else is; None if they fit.
+        unfit: Whether there is too little for so many copies, where nobody else is.
         too_many: The least number that is known not to fit on the nodes that are not reserved.
         closed: The nodes that it could use, and on which an earlier job waits for what it needs.
         seen: How many reservations there were when they were found.
@@ -220,7 +240,7 @@ class _Shape:
     needs: dict[str, float]
     accepted: list[str]
     start: int = 0
-    never_enough: dict[int, frozenset[str] | None] = field(default_factory=dict)
+    unfit: dict[int, bool] = field(default_factory=dict)
     too_many: int = sys.maxsize
     closed: frozenset[str] = frozenset()
     seen: int = 0
@@ -239,18 +259,18 @@ class _FreeResources:
         self._free = {node: dict(free) for node, (_, free) in nodes.items()}
         self._reserved: dict[str, set[str]] = {}  # the nodes, of each resource
         self._reservations = 0
-        self._given: set[str] = set()  # nodes that jobs without TPUs are expected to start on
+        self.given: set[str] = set()  # nodes that jobs without TPUs are about to get places on
+        # By slices and what is needed on each host: how many, from the first, are known not to have it.
+        self._starts: dict[tuple[int, frozenset[tuple[str, float]]], int] = {}
         self._all_reserved: set[str] = set()  # the resources that are reserved on all nodes that have them
         self._shapes: dict[tuple[frozenset[tuple[str, float]], frozenset[str] | None], _Shape] = {}
 
-    def never_enough(self, ticket: BundleTicket) -> frozenset[str] | None:
-        """Return what all nodes together have too little of for a job; None if it could fit with no other."""
+    def is_unfit(self, ticket: BundleTicket) -> bool:
+        """Whether a job could not start if no other job were there."""
         shape, least = self._shape(ticket), min(ticket.choices)
-        if least not in shape.never_enough:
-            fits = self._suffice(shape.needs, shape.accepted, least, self._total)
-            lacking = None if fits else self._lacking(shape.needs, shape.accepted, least, self._total)
-            shape.never_enough[least] = lacking
-        return shape.never_enough[least]
+        if least not in shape.unfit:
+            shape.unfit[least] = not self._suffice(shape.needs, shape.accepted, least, self._total)
+        return shape.unfit[least]
 
     def turn(self, ticket: BundleTicket) -> Turn:
         """Take room for a job that fits, reserve it for one that may wait for it, and return its turn."""
@@ -264,7 +284,7 @@ class _FreeResources:
         fitting = max((count for count in ticket.choices if count <= found), default=0)
         if fitting:
             self._take(shape.needs, places, fitting)
-            self._given.update(places)
+            self.given.update(places)
             return Turn(fitting, closed)
         shape.waits = True
         nodes = [node for node in shape.accepted if node not in closed and self._usable(shape, node)]
@@ -276,9 +296,9 @@ class _FreeResources:
         shape.too_many = 1
         return Turn(least, closed)
 
-    def contested(self, nodes: set[str]) -> set[str]:
-        """Return those of these nodes that a job without TPUs is about to get, or waits for and could use."""
-        found = nodes & self._given
+    def awaited(self, nodes: set[str]) -> set[str]:
+        """Return those of these nodes that a job without TPUs waits for, and could use."""
+        found: set[str] = set()
         for shape in [shape for shape in self._shapes.values() if shape.waits and nodes]:
             there = nodes.intersection(shape.accepted) - found
             found.update(node for node in there if self._usable(shape, node))
@@ -290,17 +310,35 @@ class _FreeResources:
         What is left on the hosts of those that it holds is for others.
         """
         needs = {name: amount for name, amount in gang.bundle.items() if amount > 0}
-        slices = [hosts for hosts in gang.slices if gang.hosts.isdisjoint(hosts)]
-        whole = [hosts for hosts in slices if self._has(hosts, needs)]
+        whole = self._first_whole(gang, needs, max(0, units - gang.held))
         fitting = next((count for count in (units, gang.least) if count - gang.held <= len(whole)), None)
         if fitting is not None:
             for hosts in whole[: max(0, fitting - gang.held)]:
                 self._take(needs, dict.fromkeys(hosts, 1), len(hosts))
             return
-        missing = gang.least - gang.held
+        missing, unusable = gang.least - gang.held, gang.hosts | gang.avoided
+        slices = [hosts for hosts in gang.slices if unusable.isdisjoint(hosts)]
         alone = {name: sum(self._has(hosts, {name: needs[name]}) for hosts in slices) for name in needs}
         for name in [name for name in needs if alone[name] < missing] or needs:
             self._reserve(name, (host for hosts in slices for host in hosts))
+
+    def _first_whole(
+        self, gang: SliceTicket, needs: Mapping[str, float], count: int
+    ) -> list[tuple[str, ...]]:
+        """Return slices with all that a gang needs, at most so many."""
+        found: list[tuple[str, ...]] = []
+        key = id(gang.slices), frozenset(needs.items())
+        start = self._starts.get(key, 0)
+        for index in range(start, len(gang.slices)):
+            if len(found) == count:
+                break
+            hosts = gang.slices[index]
+            if not self._has(hosts, needs):
+                start += index == start
+            elif gang.avoided.isdisjoint(hosts):
+                found.append(hosts)
+        self._starts[key] = start
+        return found
 
     def _has(self, hosts: Iterable[str], needs: Mapping[str, float]) -> bool:
         return all(_copies(needs, self._free.get(host, {})) for host in hosts)

@@ -24,7 +24,7 @@ from fray_ray._options import ray_resources
 from fray_ray._plan import Plan
 
 _AVOIDED = 60.0  # seconds for which a node is not used that seems to be lost: Ray knows it before that
-_PLACED = "CREATED"  # what Ray says of a placement group that has its places
+_PENDING, _PLACED = "PENDING", "CREATED"  # what Ray says of a placement group that has its places
 _CALLS = 8  # that an actor has at a time: two schedulers may wait for its events, and others ask it to stop
 
 
@@ -42,8 +42,9 @@ class Reservation:
         self._runtime_env = with_packages(runtime_env, plan.pip)
         self._units = plan.choices[0]
         self._groups: list[PlacementGroup] = []
-        self.without: frozenset[str] = frozenset()
-        """The nodes that were left to earlier jobs when Ray was asked."""
+        # The nodes on which Ray was asked for no place, as far as they live; None where another scheduler
+        # has asked.
+        self._left_out: frozenset[str] | None = None
         self._actors: dict[int, Any] = {}
         self._avoided: dict[str, float] = {}  # until when
         self.avoid(set(board.record.avoid))
@@ -85,17 +86,27 @@ class Reservation:
         Args:
             living: The nodes that Ray takes for living, where they were just read; else one look reads them.
         """
-        if self._avoided:
+        if self._avoided or (self._left_out and living is not None):
             now, known = time.monotonic(), living_nodes() if living is None else living
             self._avoided = {
                 node: until for node, until in self._avoided.items() if now < until and node in known
             }
+            if self._left_out:  # what is gone makes no difference to a request
+                self._left_out = frozenset(node for node in self._left_out if node in known)
         return self.avoided
 
     @property
     def asked(self) -> bool:
         """Whether Ray was asked for places."""
         return bool(self._groups)
+
+    def asked_for(self, units: int, without: frozenset[str]) -> bool:
+        """Whether the open request is just this: it would be made again as it is."""
+        return self.asked and units == self._units and self._left_out == self.avoided | without
+
+    def is_granted(self) -> bool:
+        """Whether Ray has given it places, some of which may be gone since; asks Ray."""
+        return self.asked and all(table["state"] != _PENDING for table in self.tables().values())
 
     def avoid(self, nodes: set[str]) -> None:
         """Take no place on nodes that are lost, or about to be, which Ray may not know yet."""
@@ -111,12 +122,12 @@ class Reservation:
             units: Fewer than are acceptable, where only these are missing: the job is never whole with them.
         """
         self._give_back()
-        self._units, self.without = units, without
+        self._units, self._left_out = units, self.avoided | without
         record = self._board.record
         record.generation, record.units, record.leaving = record.generation + 1, units, False
         self._board.store()
         try:
-            for group in self.layout.groups(units, self.avoided | without, self._naming):
+            for group in self.layout.groups(units, self._left_out, self._naming):
                 self._groups.append(group)
         except BaseException:  # those that Ray has made would hold their places, and nobody would know
             self._remove_groups()
@@ -146,8 +157,10 @@ class Reservation:
 
     def whole(self, tables: Mapping[str, Mapping[str, Any]]) -> bool:
         """Whether every replica has its place."""
-        is_all = self._units in self._plan.choices
-        return is_all and bool(self._groups) and self.placed(tables) == len(self._groups)
+        if self._units not in self._plan.choices:
+            return False
+        # Where a removal failed, only some of the groups are left.
+        return self.placed(tables) == len(self._groups) == self.layout.count(self._units)
 
     def intact(self) -> bool:
         """Whether every replica still has its place; asks Ray."""

@@ -9,7 +9,7 @@ import contextlib
 import random
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ _COUNTS_EVERY = 1.0  # seconds between two looks at nodes while nothing is known
 _HOLDS_FOR, _LETS_GO_FOR = (60.0, 120.0), (0.5, 5.0)
 # Seconds between two times that a job says what it waits for, and as many more as there are jobs that wait.
 _SAYS_EVERY, _SAYS_EVERY_OF_ONE = 1.0, 0.03
+_GROWS_AFTER = 10.0  # seconds for which an unfit gang could have asked for more
 _LETS_GO_AFTER = 3.0  # seconds for which its turn has not come: what Ray says of its nodes lags behind
 
 
@@ -42,7 +43,28 @@ class _WaitingJob:
     asks_again_at: float = 0.0
     paused: bool = False
     blocked_since: float | None = None
+    grows_since: float | None = None
     says_at: float = 0.0
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """Have an error be that of this job alone: Ray refuses its request, or the head is away."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the job's own task raises it
+            self.placed.set_exception(error)
+
+    def may_grow(self, turn: Turn, now: float) -> bool:
+        """Whether it may ask Ray for what its turn says.
+
+        An unfit gang asks for less at once, and for more only after a time: jobs that start within seconds
+        would have it make all its requests again, twice each.
+        """
+        if not (turn.unfit and self.reservation.asked and turn.copies > self.reservation.units):
+            self.grows_since = None
+            return True
+        self.grows_since = self.grows_since or now
+        return now - self.grows_since >= _GROWS_AFTER
 
 
 class ReservationQueue:
@@ -110,22 +132,20 @@ class ReservationQueue:
         """Have each that may ask do so; have those that wait for too long let go of a part."""
         nodes = nodes_now()
         for job in waiting:
-            job.reservation.look_at_avoided(nodes.living)
-            self._let_go_in_time(job, tables, now)
+            with job.failing():
+                job.reservation.look_at_avoided(nodes.living)
+                self._let_go_in_time(job, tables, now)
+        waiting = [job for job in waiting if not job.placed.done()]
         may = turns_of(waiting, nodes, tables)
         texts: dict[Any, str] = {}
         for job in waiting:
-            try:
+            with job.failing():
                 if not job.paused:
                     self._take_turn(job, may[job.plan.submission], now)
-                if job.placed.done():
-                    continue
                 # What is free changes all the time, and each job writes what it waits for.
-                if now >= job.says_at:
+                if now >= job.says_at and not job.placed.done():
                     job.says_at = now + max(_SAYS_EVERY, _SAYS_EVERY_OF_ONE * len(waiting))
                     job.say(_why_not(job, nodes, texts))
-            except Exception as error:  # noqa: BLE001 - a request that Ray refuses is that job's alone
-                job.placed.set_exception(error)
 
     @staticmethod
     def _let_go_in_time(job: _WaitingJob, tables: Mapping[str, Mapping[str, Any]], now: float) -> None:
@@ -145,8 +165,7 @@ class ReservationQueue:
         reservation = job.reservation
         if turn.copies:
             job.blocked_since = None
-            same = turn.copies == reservation.units and turn.without == reservation.without
-            if reservation.asked and same:
+            if reservation.asked_for(turn.copies, turn.without) or not job.may_grow(turn, now):
                 return
         else:
             job.blocked_since = job.blocked_since or now
@@ -219,6 +238,8 @@ class _Counts:
             plan.choices,
             slices,
             layout.bundle,
+            free=free,
+            avoided=avoided,
             held=reservation.placed(tables),
             hosts=reservation.hosts(tables),
             paused=job.paused,
