@@ -21,6 +21,12 @@ DIES_ONCE = """#!/bin/sh
 echo x >> "$0.starts"
 [ $(wc -l < "$0.starts") -gt 1 ] || kill -s {} $$
 """
+# Kills itself at each start; the fifth one lives for longer than all others.
+DIES = """#!/bin/sh
+echo x >> "$0.starts"
+[ $(wc -l < "$0.starts") -ne 5 ] || sleep {}
+kill -s SEGV $$
+"""
 
 
 @pytest.mark.parametrize(("name", "starts", "code"), [(name, *codes) for name, codes in CODES.items()])
@@ -34,6 +40,20 @@ def test_the_process_of_a_job_is_started_again_where_a_signal_killed_it_that_ask
     environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     ended = subprocess.run(["sh", "-c", command], env=environ, timeout=20, check=False)
     assert (ended.returncode, (tmp_path / "python.starts").read_text().count("x")) == (code, starts)
+
+
+@pytest.mark.parametrize(("lives", "starts"), [(0, 10), (6, 15)], ids=["at once", "one later"])
+def test_the_process_of_a_job_that_dies_at_each_start_is_not_started_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lives: int, starts: int
+) -> None:
+    monkeypatch.setattr(_entrypoints, "_PAUSE", 0)
+    python = tmp_path / "python"
+    python.write_text(DIES.format(lives))
+    python.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = _entrypoints.job_process("train-1", here=False)
+    ended = subprocess.run(["sh", "-c", command], env=environ, timeout=60, check=False)
+    assert (ended.returncode, (tmp_path / "python.starts").read_text().count("x")) == (139, starts)
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 # SIGTERM, by which Ray and users end a job. The process itself ends with 0 or 1, whatever its job ended with.
 _SIGNALLED, _ENDED = 128, 143
 _PAUSE = 1  # seconds until it is started again
+# So many times in a row it may die within so many seconds. One that dies at each start, because its Python
+# does, would be started for ever, and its job would hold its room.
+_MOST_DEATHS, _SOON = 10, 5
 _LONGEST = 2_000  # characters that are shown of a job's own command
 
 
@@ -31,9 +34,12 @@ def job_process(
     program = shown or ("a function" if command is None else shlex.join(command))
     comment = f"{name}: {program}".replace("\n", " ")[:_LONGEST]
     # The shell waits for the process when Ray asks both to end. Where it asks during the pause, that ends the
-    # pause, and the loop.
-    died = f"[ $code -gt {_SIGNALLED} ] && [ $code != {_ENDED} ] && sleep {_PAUSE}"
-    return f"trap : TERM; while {process}; code=$?; {died}; do :; done; exit $code  # {comment}"
+    # pause, and the loop; so it is with each `date`.
+    died = f"[ $code -gt {_SIGNALLED} ] && [ $code != {_ENDED} ] && now=$(date +%s)"
+    count = f"{{ [ $((now - began)) -lt {_SOON} ] && deaths=$((deaths + 1)) || deaths=0; }}"
+    again = f"{died} && {count} && [ $deaths -lt {_MOST_DEATHS} ] && sleep {_PAUSE}"
+    once = f"began=$(date +%s) && {process}; code=$?; {again}"
+    return f"trap : TERM; deaths=0; while {once}; do :; done; exit $code  # {comment}"
 
 
 def scheduler(*, here: bool) -> str:
