@@ -1,4 +1,4 @@
-"""A program is interrupted in `run_on_pod`, and lives on; nothing here needs a cluster."""
+"""`run_on_pod` ends: where its program is interrupted, and where the head is away. Without a cluster."""
 
 import asyncio
 import signal
@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 import ray
 from head_in_memory import EmptyCluster, HeadInMemory
+from replicas_in_memory import GOOD, ReplicasInMemory
+from replicas_in_memory import EmptyCluster as RoomForAll
 
+from fray import WorkerDiedError
 from fray.backend import StopRequested
 from fray.testing.gates import until
 from fray_ray import run_on_pod
@@ -63,3 +66,26 @@ def test_a_pod_whose_call_is_interrupted_ends(
     asked_to_end.set()
     until(lambda: threads[0] not in sys._current_frames(), "its thread has ended", 20)
     assert waits == ["for room"] * begun
+
+
+def test_a_pod_whose_room_could_not_be_given_back_ends(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call() -> None:
+        try:
+            run_on_pod(lambda: None, "v4-8", max_retries_failure=1)
+        except WorkerDiedError as error:
+            raised.append(str(error))
+
+    raised: list[str] = []
+    replicas = ReplicasInMemory(monkeypatch)
+    monkeypatch.setattr(f"{POD}.Connection", Joined)
+    monkeypatch.setattr(f"{POD}.ReservationQueue", RoomForAll)
+    monkeypatch.setattr("ray._private.auto_init_hook.enable_auto_connect", False)
+    replicas.fails["remove"] = 1
+    threading.Thread(target=call, daemon=True).start()
+    until(lambda: any(each.starts for each in replicas.made), "its host runs", 20)
+    replicas.made[0].events.append({**GOOD, "exit_code": 3})
+    until(lambda: bool(raised), "the call has ended", 20)
+    assert "the head is away: remove" in raised[0]
+    assert not replicas.groups

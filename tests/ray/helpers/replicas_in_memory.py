@@ -37,10 +37,14 @@ class Replica:
         self.starts, self.stops, self.killed = 0, list[float](), False
         self._confirmed: tuple[int, Any] = (0, None)
         self.node_id, self.take_up = _Method(self._node_id), _Method(self._take_up)
+        self.free_ports = _Method(self._free_ports)
         self.start, self.next, self.stop = _Method(self._start), _Method(self._next), _Method(self._stop)
 
     async def _node_id(self) -> str:
         return "node-1"
+
+    async def _free_ports(self, count: int) -> list[int]:
+        return list(range(1, count + 1))
 
     async def _start(self, *_: Any) -> None:
         self.starts += 1
@@ -88,7 +92,7 @@ class ReplicasInMemory:
         node = {"NodeID": "node-1", "Alive": True, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}
         monkeypatch.setattr(ray, "nodes", self._failing("nodes", lambda: [node]))
         monkeypatch.setattr(ray, "get_actor", self._failing("actor", self._actor))
-        monkeypatch.setattr(ray, "kill", self._kill)
+        monkeypatch.setattr(ray, "kill", self._failing("kill", self._kill))
 
     def _failing(self, name: str, act: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(act)
@@ -104,7 +108,7 @@ class ReplicasInMemory:
     def _group(name: str) -> Any:
         return SimpleNamespace(name=name, id=SimpleNamespace(hex=lambda: name))
 
-    def _make_group(self, *_: Any, name: str, **__: Any) -> Any:
+    def _make_group(self, *_: Any, name: str = "unnamed", **__: Any) -> Any:
         self.groups.add(name)
         return self._group(name)
 
@@ -114,8 +118,8 @@ class ReplicasInMemory:
     def _remove(self, group: Any) -> None:
         self.groups.discard(group.name)
 
-    def _options(self, *, name: str, **_: Any) -> Any:
-        def make(__: float) -> Replica:
+    def _options(self, *, name: str = "unnamed", **_: Any) -> Any:
+        def make(__: float | None) -> Replica:
             self.made.append(Replica())
             self._named[name] = self.made[-1]
             return self.made[-1]

@@ -459,6 +459,7 @@ class JobRun:
             traceback.print_exc()
         except Exception:
             if not self._board.listed:  # nobody takes it up
+                self._ending = None  # or no place is looked for, and no later end begins
                 self._events.put_nowait(TreeEnded())
             raise
         self._ending = None
