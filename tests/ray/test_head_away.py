@@ -129,6 +129,29 @@ def test_a_job_that_is_stopped_while_the_head_is_away_gives_back_its_room(
     assert not replicas.groups
 
 
+def test_a_program_has_notice_although_the_head_was_away_at_the_end_of_the_one_before(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replicas: ReplicasInMemory
+) -> None:
+    drained: dict[str, int] = {}
+    monkeypatch.setattr("fray_ray._head.nodes.draining_nodes", lambda: dict(drained))
+    monkeypatch.setattr("fray_ray._head.reservation._AVOIDED", 0.0)
+    queued(head, "train-1", plan_of("train-1", max_retries_preemption=1))
+    with scheduler_of(head, monkeypatch, tmp_path, EmptyCluster):
+        until(lambda: (head.entry("train-1") or {}).get("status") == "RUNNING", "Ray has it")
+        with driver_of("train-1", tmp_path, CONFIG):
+            until(lambda: any(each.starts for each in replicas.made), "it runs")
+            drained["node-1"] = 0
+            until(lambda: bool(replicas.made[0].stops), "its program has notice")
+            drained.clear()
+            replicas.fails["kill"] = 1
+            replicas.made[0].events.append({**GOOD, "exit_code": -15})
+            until(lambda: len(replicas.made) > 1 and replicas.made[1].starts, "it runs again")
+            drained["node-1"] = 0
+            until(lambda: bool(replicas.made[1].stops), "the next one has notice, too", 20)
+            replicas.made[1].events.append({**GOOD, "exit_code": -15})
+            until(lambda: shown(head).finished, "it has ended")
+
+
 def test_a_replica_runs_on_although_the_store_is_away_when_it_says_its_ports(
     head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replicas: ReplicasInMemory
 ) -> None:

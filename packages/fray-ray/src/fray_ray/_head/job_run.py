@@ -235,6 +235,8 @@ class JobRun:
             match action:
                 case StartReplica(replica, attempt):
                     self._note_start(replica, attempt)
+                case ClearReplica(replica, _):  # or a scheduler that takes the job up gives no notice again
+                    self._record.notices.pop(replica, None)
                 case ClearTree() | EndTree():
                     self._record.ending = action
                 case _:
@@ -255,7 +257,6 @@ class JobRun:
             case StopReplica(replica, attempt, grace, forced):
                 self._stop_replica(replica, attempt, grace, forced=forced)
             case ClearReplica(replica, _):
-                self._record.notices.pop(replica, None)
                 self._goes_at.pop(replica, None)
                 if not self._plan.gang:  # the next attempt has an actor of its own
                     self._reservation.release(replica)
