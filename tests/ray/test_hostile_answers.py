@@ -7,6 +7,7 @@ address answers at all, such as a proxy before a dashboard: each call works, or 
 import base64
 import json
 import os
+import pickle
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -360,3 +361,5 @@ def test_a_refusal_of_ray_says_so_in_its_words(table: FakeDashboard) -> None:
     with pytest.raises(RuntimeError, match="no such page") as caught:
         cluster.list_jobs()
     assert not isinstance(caught.value, ClusterUnavailableError)
+    again = pickle.loads(pickle.dumps(caught.value))  # as a task, or a process pool, hands it on
+    assert (type(again), str(again)) == (type(caught.value), str(caught.value))

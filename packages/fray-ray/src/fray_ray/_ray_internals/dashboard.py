@@ -53,8 +53,11 @@ class RefusedError(FrayError, RuntimeError):
     """
 
     def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
+        super().__init__(message, status)  # both, or it cannot be unpickled
         self.status = status
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def failure_of(answer: Any) -> RefusedError | ConnectionError:
