@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from fake_dashboard import fake_dashboard
 from head_in_memory import SCHEDULER, HeadInMemory, driver_of, plan_of, queued, scheduler_of
 from ray.exceptions import RaySystemError
 from replicas_in_memory import GOOD, EmptyCluster, Replica, ReplicasInMemory
@@ -17,6 +18,7 @@ from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.process_link import ProcessLink
 from fray_ray._head.ray_job import RayJob
 from fray_ray._job_table import read, stored_entry
+from fray_ray._jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.environment import JOB_CONFIG
 from fray_ray._sweep_plan import Member, SweepPlan
@@ -258,6 +260,36 @@ def test_a_job_is_given_to_ray_again_where_it_did_not_answer(head: HeadInMemory,
     ray_job, _ = given(head, error)
     assert asyncio.run(begin(head, ray_job)) is None
     assert "fray.since" in (head.entry("train-1") or {})["metadata"], "it is still the first with its key"
+
+
+@pytest.mark.parametrize("code", [400, 500])
+def test_a_failure_of_the_agent_is_no_refusal_of_a_job(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int
+) -> None:
+    """The head's dashboard passes both on as 500."""
+
+    def submit(job: dict[str, Any]) -> tuple[int, Any]:
+        if not asked:
+            asked.append("once")
+            return 500, f"RuntimeError: Request failed with status code {code}: Traceback: TimeoutError."
+        return take(job)
+
+    asked: list[str] = []
+    queued(head, "train-1", plan_of("train-1"))
+    with fake_dashboard(head) as dashboard:
+        take = dashboard.submit
+        monkeypatch.setattr(dashboard, "submit", submit)
+        monkeypatch.setattr(f"{SCHEDULER}._client", lambda: JobsClient(dashboard.url))
+        ReplicasInMemory(monkeypatch)
+        with scheduler_of(head, monkeypatch, tmp_path, EmptyCluster):
+            status = until(lambda: ended_or_running(head), "Ray has it, or refuses it", 20)
+    assert status == ("RUNNING" if code == 500 else "FAILED"), head.entry("train-1")
+
+
+def ended_or_running(head: HeadInMemory) -> str | None:
+    """What the table has of a job that waits no more."""
+    status = (head.entry("train-1") or {}).get("status")
+    return status if status in ("RUNNING", "FAILED") else None
 
 
 def test_a_job_that_could_not_be_given_to_ray_ends(

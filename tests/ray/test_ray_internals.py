@@ -50,6 +50,7 @@ from fray_ray._ray_internals.dashboard import (
     NODES,
     DashboardClient,
     RefusedError,
+    failed_at_agent,
     failure_of,
     found_no_node,
     has_no_agent,
@@ -523,6 +524,7 @@ def test_what_ray_refuses_is_refused_and_of_a_job_that_it_has_it_says_so(
     refused = failure_of(again)
     assert isinstance(refused, RefusedError)
     assert is_known(refused)
+    assert not failed_at_agent(again.text), "its agent says 400"
     missing = failure_of(request(client, "GET", "/api/jobs/no-such-job"))
     assert isinstance(missing, RefusedError)
     assert (missing.status, is_known(missing)) == (404, False)
@@ -554,6 +556,13 @@ def test_a_cluster_without_an_agent_says_so_in_words_that_ray_has() -> None:
     source = Path(ray.__file__).parent / "dashboard/modules/job/job_head.py"
     (line,) = filter(has_no_agent, source.read_text().splitlines())
     assert "text=" in line
+
+
+def test_a_failure_of_an_agent_is_passed_on_in_words_that_ray_has() -> None:
+    source = Path(ray.__file__).parent / "dashboard/modules/job/job_head.py"
+    (line,) = (each for each in source.read_text().splitlines() if "Request failed with" in each)
+    assert failed_at_agent(line.replace("{status}", "500"))
+    assert not failed_at_agent(line.replace("{status}", "400"))
 
 
 def test_a_workspace_is_uploaded_once_and_named_by_the_environment(

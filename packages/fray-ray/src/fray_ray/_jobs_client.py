@@ -30,6 +30,7 @@ from fray_ray._ray_internals.dashboard import (
     VERSION,
     DashboardClient,
     RefusedError,
+    failed_at_agent,
     found_no_node,
     has_no_agent,
     is_too_large,
@@ -44,6 +45,7 @@ from fray_ray._ray_internals.processes import driver_log_name
 
 T = TypeVar("T")
 _JOBS = "/api/jobs/"
+_SHOWN = 1000  # characters of a failure: the last ones, because Ray's own are traces
 
 
 class _NoAgentError(Exception):
@@ -114,6 +116,9 @@ class JobsClient:
         answer = request(self._jobs, "POST", _JOBS, json_data=job)
         if answer.status_code == HTTPStatus.INTERNAL_SERVER_ERROR and has_no_agent(answer.text):
             raise _NoAgentError(answer.text)
+        if answer.status_code == HTTPStatus.INTERNAL_SERVER_ERROR and failed_at_agent(answer.text):
+            # That is no refusal: Ray may have the job, or take it in a moment.
+            raise ConnectionError(f"the agent for jobs failed: {answer.text[-_SHOWN:]}")
         read_as(good(answer), text_at("submission_id"))
 
     def with_workspace(self, runtime_env: dict[str, Any]) -> dict[str, Any]:

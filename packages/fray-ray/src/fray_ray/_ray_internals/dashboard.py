@@ -1,5 +1,6 @@
 """The dashboard's HTTP, beyond the methods of `JobSubmissionClient`."""
 
+import re
 from http import HTTPStatus
 from typing import Any, NoReturn
 from urllib.parse import urlencode
@@ -13,6 +14,7 @@ _CONNECTS_WITHIN = 5.0  # seconds
 _SHOWN = 1000  # characters of a refusal: the last ones, because Ray's own are traces
 _SHOWN_OF_OTHERS = 200  # characters of any other answer: the first ones, because it may be a page
 _PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+_BY_AGENT = re.compile(r"Request failed with status code (\d+)")  # the first; more may be in what follows
 _TOO_LARGE = ("Maximum request body size", "exceeds the maximum size")
 NODES = "/nodes?view=summary"
 """The path of what the dashboard knows of nodes; `living_addresses` reads it. Read in Ray 2.60."""
@@ -84,6 +86,16 @@ def is_too_large(text: str) -> bool:
 def has_no_agent(text: str) -> bool:
     """Whether a dashboard says that its cluster has no agent for jobs yet. Read in Ray 2.60."""
     return "No available agent" in text
+
+
+def failed_at_agent(text: str) -> bool:
+    """Whether a dashboard passes on that a job's agent failed with 5xx. Read in Ray 2.60.
+
+    The agent answers 400 to a job that Ray does not take, and 500 where the head's store is away, say. To a
+    DELETE it answers 500 where it refuses, too.
+    """
+    found = _BY_AGENT.search(text)
+    return found is not None and found[1].startswith("5")
 
 
 def is_known(error: Exception) -> bool:
