@@ -3,13 +3,15 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_dashboard import FakeDashboard, fake_dashboard
 from head_in_memory import SCHEDULER, HeadInMemory, scheduler_of
+from replicas_in_memory import EmptyCluster, ReplicasInMemory
 
-from fray import ClusterUnavailableError
-from fray.cluster import Entrypoint, JobRequest
+from fray import ClusterUnavailableError, JobNotFoundError
+from fray.cluster import Entrypoint, JobRequest, JobStatus
 from fray.testing.gates import until
 from fray_ray import RayCluster
 from fray_ray._jobs_client import JobsClient
@@ -138,6 +140,44 @@ def test_a_job_that_has_begun_goes_on_although_another_version_started_one_with_
     head.calls.clear()
     with scheduler_of(head, monkeypatch, tmp_path):
         until(lambda: f"put fray-{job_id}.environ" in head.calls, "it is carried")
+
+
+def test_a_job_whose_launch_was_looked_after_is_taken_when_ray_has_forgotten_what_was_looked_at(
+    dashboard: FakeDashboard, head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its launcher has ended; Ray deletes a package ten minutes after a look at it."""
+    die_when_queued(dashboard, lambda: RayCluster(dashboard.url).launch(REQUEST, key="k"), monkeypatch)
+    (first,) = (name.removesuffix(".queued") for name in queued(head))
+    monkeypatch.setattr(dashboard, "forgets_packages", True)
+    with pytest.raises(JobNotFoundError):
+        RayCluster(dashboard.url).poll(first)
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: listed(head) == [first], "it is taken")
+
+
+def test_a_job_that_has_waited_is_found_while_ray_takes_it_when_ray_has_forgotten_what_was_looked_at(
+    dashboard: FakeDashboard,
+    head: HeadInMemory,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def submit(job: dict[str, Any]) -> tuple[int, Any]:
+        polls.append(Launching(lambda: cluster.poll(job_id).status))
+        look = f"/api/packages/gcs/fray-{job_id}.waiting"
+        until(lambda: dashboard.asked.count(look) > looks + 1 or not polls[0].is_alive(), "it looks again")
+        return take(job)
+
+    take, polls = dashboard.submit, list[Launching]()
+    cluster = RayCluster(dashboard.url, reconnect_timeout=0.0)
+    with scheduler_of(head, monkeypatch, tmp_path):
+        job_id = cluster.launch(REQUEST, key="k")
+    head.remove(f"fray-{job_id}.waiting")
+    looks = dashboard.asked.count(f"/api/packages/gcs/fray-{job_id}.waiting")
+    ReplicasInMemory(monkeypatch)
+    monkeypatch.setattr(dashboard, "submit", submit)
+    with scheduler_of(head, monkeypatch, tmp_path, EmptyCluster):
+        until(lambda: bool(polls), "it is given to Ray")
+        assert polls[0].ended() == JobStatus.PENDING
 
 
 def test_a_key_is_free_when_its_job_was_removed(

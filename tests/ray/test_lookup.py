@@ -160,7 +160,7 @@ def test_a_launch_that_is_interrupted_has_launched_nothing(
     with pytest.raises(KeyboardInterrupt):
         RayCluster(table.url).launch(JobRequest("interrupted", Entrypoint.from_binary("true")))
     left = {path.rpartition(".")[2]: data for path, data in table.stored.items()}
-    assert left == {"plan": b"-", "queued": b"-", "stop": b"0.0", "forget": b"-"}
+    assert left == {"plan": b"-", "waiting": b"-", "queued": b"-", "stop": b"0.0", "forget": b"-"}
 
 
 def test_opening_a_cluster_leaves_the_environment_as_it_is_and_does_not_follow_it(
@@ -256,7 +256,7 @@ def test_a_job_that_is_handed_over_is_found_although_the_dashboard_fails_for_a_m
         return None
 
     statuses = [500]
-    table.stored["/api/packages/gcs/fray-a-1.queued"] = b"{}"
+    table.stored["/api/packages/gcs/fray-a-1.waiting"] = b"{}"
     table.before_a_package = status
     assert found(table, "a-1").status is JobStatus.RUNNING
 

@@ -1,5 +1,6 @@
 """What fray-ray uses beyond Ray's public API does in this Ray what it did in the one it was read in."""
 
+import asyncio
 import fcntl
 import json
 import os
@@ -215,6 +216,22 @@ def test_a_package_that_is_pinned_is_kept_for_that_long(client: DashboardClient)
     pin_package("gcs://internals-pinned.zip", 5)
     assert kv_get("gcs://internals-pinned.zip") == b"here"
     until(lambda: kv_get("gcs://internals-pinned.zip") is None, "nobody uses it, and its time is over")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a library, when Ray's dashboard is imported
+def test_ray_deletes_a_package_some_time_after_somebody_has_looked_at_it(
+    client: DashboardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the dashboard's own method, in this process: there it would take ten minutes."""
+    from ray.dashboard.modules.job.job_head import JobHead
+
+    monkeypatch.setenv("RAY_RUNTIME_ENV_TEMPORARY_REFERENCE_EXPIRATION_S", "1")
+    for name in ("internals-looked-at", "internals-unseen"):
+        assert request(client, "PUT", package(name), data=b"here").status_code == 200
+    look: Any = SimpleNamespace(match_info={"protocol": "gcs", "package_name": "internals-looked-at"})
+    assert asyncio.run(JobHead.get_package(SimpleNamespace(), look)).status == 200
+    until(lambda: kv_get("gcs://internals-looked-at") is None, "nobody uses it, and its time is over")
+    assert kv_get("gcs://internals-unseen") == b"here"
 
 
 # --- processes, environment ---

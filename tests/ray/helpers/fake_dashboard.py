@@ -145,17 +145,24 @@ class FakeDashboard(ThreadingHTTPServer):
 
 
 class DashboardOfHead(FakeDashboard):
-    """The dashboard of a head whose store is in memory: a scheduler on that store takes the jobs."""
+    """The dashboard of a head whose store is in memory: a scheduler on that store takes the jobs.
+
+    Where it `forgets_packages`, one that somebody has looked at is gone after that, as from Ray ten minutes
+    later.
+    """
 
     def __init__(self, head: HeadInMemory) -> None:
         super().__init__()
         self.head = head
+        self.forgets_packages = False
 
     def answer(self, path: str) -> tuple[int, Any]:
         """Answer with what the head has now."""
         entries = self.head.entries()
         self.entries = {name: {**entry, "submission_id": name} for name, entry in entries.items()}
         self.stored = {f"/api/packages/gcs/{name}": data for name, data in self.head.packages.items()}
+        if self.forgets_packages and path in self.stored:
+            self.head.remove(path.rpartition("/")[2])
         return super().answer(path)
 
     def store(self, path: str, data: bytes) -> None:

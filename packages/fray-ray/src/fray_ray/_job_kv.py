@@ -18,7 +18,7 @@ STOP, RESTART, ENDPOINT, QUEUED, FORGET = "stop", "restart", "endpoint", "queued
 _DELETED_LAST = {QUEUED: 1, "plan": 2, "state": 3, FORGET: 4}
 _PACKAGES, _OURS = "gcs://", "fray-"
 _NAME = re.compile(
-    r"(.+?)\.((?:plan|state|queued|stop|stopping|forget|environ|secrets|workspace\.zip)|restart\.\d+\.\d+|endpoint\.\d+\.\d+\.\w+)"
+    r"(.+?)\.((?:plan|state|waiting|queued|stop|stopping|forget|environ|secrets|workspace\.zip)|restart\.\d+\.\d+|endpoint\.\d+\.\d+\.\w+)"
 )
 
 
@@ -40,6 +40,16 @@ def state_name(submission: str) -> str:
 def queued_name(submission: str) -> str:
     """Return the name of the package by which a job comes to the scheduler: `QueuedJob`, as JSON."""
     return package_name(submission, QUEUED)
+
+
+def waiting_name(submission: str) -> str:
+    """Return the name of the package by which a launcher sees, over HTTP, that a job is with the scheduler.
+
+    It is there before the job is queued, and goes before that does. Ray deletes a package ten minutes after
+    somebody has looked at it over HTTP, so nothing else may be looked at. This one is only needed while the
+    job has no entry in Ray's table: for a moment, at the launch and when Ray begins to run the job.
+    """
+    return package_name(submission, "waiting")
 
 
 def stop_name(submission: str) -> str:

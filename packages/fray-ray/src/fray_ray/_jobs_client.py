@@ -223,7 +223,7 @@ class JobsClient:
         self._look(lambda: empty(request(self._jobs, "PUT", package(name), data=data)))
 
     def holds(self, name: str) -> bool:
-        """Whether the head has something under a name."""
+        """Whether the head has something under a name; Ray deletes it ten minutes later."""
         ask = lambda: empty(request(self._jobs, "GET", package(name)))  # noqa: E731
         return self._look(lambda: unless_missing(ask)) is not None
 

@@ -93,7 +93,7 @@ def await_stopped(
     told = doubted = False
     for delay in poll_delays(longest=0.2):
         entry = client.entry(submission)
-        if entry is None and time.monotonic() < deadline and client.holds(_job_kv.queued_name(submission)):
+        if entry is None and time.monotonic() < deadline and client.holds(_job_kv.waiting_name(submission)):
             time.sleep(delay)  # Ray makes its entry now
             continue
         info = None if entry is None else read(entry)

@@ -15,6 +15,7 @@ from ray.exceptions import RayError
 
 from fray import ClusterUnavailableError, FrayError
 from fray.cluster import JobStatus
+from fray_ray import _job_kv
 from fray_ray._head.asides import aside
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.process_link import ProcessLink
@@ -188,6 +189,8 @@ class RayJob:
         self._waited = entry if waits else self._waited
         if self._waited is not None and (waits or entry is None):
             write_table_entry(self._submission + STARTS, self._waited)  # or no list would have it meanwhile
+        if waits:  # Ray may have deleted it, and it is all that readers of one job find meanwhile
+            _job_kv.keep(_job_kv.waiting_name(self._submission), b"-")
         if entry is not None and (waits or is_nobodys(entry)):
             delete_table_entry(self._submission)
 

@@ -202,6 +202,7 @@ class Coordinator:
             runtime_env={} if uri is None else {"working_dir": uri},
         )
         _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(plan))
+        _job_kv.keep(_job_kv.waiting_name(submission), b"-")
         _job_kv.keep(_job_kv.queued_name(submission), queued.to_json())
         self._tries[position] = tries
 

@@ -283,7 +283,7 @@ class RayCluster(ClusterCalls):
                 return found
             # Of a run that is queued the entry as one that waits may be gone, and Ray's own not there yet.
             following = _job_table.submission_of(job_id, 1 if found is None else len(found.runs) + 1)
-            queued = self._client.holds(_job_kv.queued_name(following))
+            queued = self._client.holds(_job_kv.waiting_name(following))
             if not queued or time.monotonic() - started > _SEEN_WITHIN:
                 break
             time.sleep(pause)

@@ -43,7 +43,11 @@ class SchedulerClient:
         Raises:
             KeyTakenError: Another job has the key, and is in Ray's table.
         """
-        whole = {**packages, _job_kv.queued_name(submission): queued.to_json()}
+        whole = {
+            **packages,
+            _job_kv.waiting_name(submission): b"-",
+            _job_kv.queued_name(submission): queued.to_json(),
+        }
         try:
             self.ensure()
             for name, data in whole.items():
@@ -87,7 +91,7 @@ class SchedulerClient:
 
     def _is_refused(self, submission: str) -> bool:
         """Whether the scheduler has deleted a job, without an entry of it."""
-        held = self._client.holds(_job_kv.queued_name(submission))
+        held = self._client.holds(_job_kv.waiting_name(submission))
         return not held and self._client.entry(submission) is None
 
     def _await_entry(self, submission: str, *, keyed: bool) -> None:
