@@ -180,6 +180,23 @@ def test_a_job_that_has_waited_is_found_while_ray_takes_it_when_ray_has_forgotte
         assert polls[0].ended() == JobStatus.PENDING
 
 
+def test_a_retry_that_the_head_has_lost_says_that_no_scheduler_took_it(
+    dashboard: FakeDashboard, head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def store_nothing_of_it(path: str, data: bytes) -> None:
+        if "-r2." not in path:
+            store(path, data)
+
+    store = dashboard.store
+    cluster = RayCluster(dashboard.url, scheduler_timeout=0.5)
+    with scheduler_of(head, monkeypatch, tmp_path):
+        job_id = cluster.launch(REQUEST, key="k")
+        cluster.terminate(job_id, grace=0.0)
+    monkeypatch.setattr(dashboard, "store", store_nothing_of_it)
+    with pytest.raises(ClusterUnavailableError, match="did not take job"):
+        cluster.retry(job_id)
+
+
 def test_a_key_is_free_when_its_job_was_removed(
     dashboard: FakeDashboard, head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -52,7 +52,7 @@ class SchedulerClient:
             self.ensure()
             for name, data in whole.items():
                 self._client.upload(name, data)
-            self._await_entry(submission, keyed=KEY in queued.metadata)
+            self._await_entry(submission, keyed=KEY in queued.metadata and queued.previous_run is None)
         except KeyTakenError:
             raise
         except BaseException as error:  # Ctrl-C too: nobody would know the id of the job
