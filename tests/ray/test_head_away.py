@@ -14,6 +14,7 @@ from replicas_in_memory import GOOD, EmptyCluster, Replica, ReplicasInMemory
 
 from fray.cluster import ExitReason, JobInfo, JobStatus
 from fray.testing.gates import until
+from fray_ray import _job_kv
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.process_link import ProcessLink
 from fray_ray._head.ray_job import RayJob
@@ -167,6 +168,26 @@ def test_a_replica_runs_on_although_the_store_is_away_when_it_says_its_ports(
     assert (task.status, task.attempt, task.previous) == (JobStatus.SUCCEEDED, 1, ()), task.error_message
     assert dict(task.ports) == {"http": 80}
     assert len(replicas.made) == 1
+
+
+def test_a_job_is_taken_up_although_the_store_is_away_again_when_that_is_tried(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replicas: ReplicasInMemory
+) -> None:
+    def look() -> dict[str, list[str]]:
+        looks.append(True)
+        return all_names()
+
+    all_names, looks = _job_kv.all_names, list[bool]()
+    monkeypatch.setattr("fray_ray._job_kv.all_names", look)
+    with running(head, monkeypatch, tmp_path, replicas) as replica:
+        before = len(looks)
+        until(lambda: len(looks) > before + 1, "the scheduler has read all that the store has")
+        head.broken_once = {"put fray-train-1.state", "get fray-train-1.state"}
+        replica.events.append({"ports": {"http": 80}})
+        until(lambda: not head.broken_once, "it could be neither stored nor taken up")
+        replica.events.append(GOOD)
+        until(lambda: shown(head).finished, "it has ended", 20)
+    assert shown(head).status is JobStatus.SUCCEEDED, shown(head).error_message
 
 
 def test_an_actor_whose_name_the_store_did_not_take_is_made_later(

@@ -176,6 +176,7 @@ class Scheduler:
                     read = {} if self._read_all(names) else names  # the same may be requested again
             except Exception:  # noqa: BLE001 - the head's store is away for a moment
                 traceback.print_exc()
+                self._look_again = True  # what was not read is read next
                 pause = _LOOK_AFTER_ERROR
             await asyncio.sleep(pause)
 
