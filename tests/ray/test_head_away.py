@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import functools
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -187,6 +190,29 @@ def test_a_job_is_taken_up_although_the_store_is_away_again_when_that_is_tried(
         until(lambda: not head.broken_once, "it could be neither stored nor taken up")
         replica.events.append(GOOD)
         until(lambda: shown(head).finished, "it has ended", 20)
+    assert shown(head).status is JobStatus.SUCCEEDED, shown(head).error_message
+
+
+def test_a_job_that_is_carried_between_errors_does_not_fail(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replicas: ReplicasInMemory
+) -> None:
+    """They are at 0, 40 and 75 seconds by the scheduler's clock."""
+
+    def taken_or_failed(times: int) -> bool:
+        return head.calls.count(began) > times or shown(head).finished
+
+    ahead, began = 0.0, "put fray-train-1.environ"
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead, sleep=time.sleep)
+    monkeypatch.setattr(f"{SCHEDULER}.time", clock)
+    with running(head, monkeypatch, tmp_path, replicas) as replica:
+        for port, passes in enumerate((0.0, 40.0, 35.0)):
+            ahead += passes
+            begun = head.calls.count(began)
+            head.broken_once = {"put fray-train-1.state"}
+            replica.events.append({"ports": {"http": port}})
+            until(functools.partial(taken_or_failed, begun), "it is taken up", 20)
+        replica.events.append(GOOD)
+        until(lambda: shown(head).finished, "it has ended")
     assert shown(head).status is JobStatus.SUCCEEDED, shown(head).error_message
 
 

@@ -56,6 +56,7 @@ _AT_ONCE = 0.2  # seconds in which jobs are taken in one look; those that came w
 _LOOK_FOR_NOTICES = 0.5  # seconds
 _LAUNCHED_WITHIN = 600.0  # seconds between the upload of a plan and that of the job that is queued with it
 _TRIES_FOR = 60.0  # seconds for which a job that cannot be carried is tried again: the head may be away
+_CARRIED_AFTER = 10.0  # seconds without an error after which a job was carried: errors before do not count
 _NO_PLAN = "the scheduler has no plan of this job (the head may have lost its memory): launch it again"
 
 
@@ -321,7 +322,7 @@ class Scheduler:
             await job.live()
             self._failures.pop(submission, None)
         except Exception:  # noqa: BLE001 - one job that cannot be carried must not end the others
-            if time.monotonic() - begun >= _TRIES_FOR:  # it was carried meanwhile
+            if time.monotonic() - begun >= _CARRIED_AFTER:
                 self._failures.pop(submission, None)
             self._note_failure(submission)
             traceback.print_exc()
