@@ -160,11 +160,12 @@ def scheduler_of(
     monkeypatch.setattr(f"{SCHEDULER}.remove_groups_of", lambda _: None)
     node = SimpleNamespace(get_logs_dir_path=lambda: os.fspath(folder), node_ip_address="127.0.0.1")
     monkeypatch.setattr("ray._private.worker._global_node", node)
+    ready = threading.Event()
     made: list[tuple[Scheduler, asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
 
     async def serve() -> None:
         scheduler = Scheduler()
-        task = asyncio.create_task(scheduler.run(lambda: None))
+        task = asyncio.create_task(scheduler.run(ready.set))
         made.append((scheduler, asyncio.get_running_loop(), task))
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -177,7 +178,7 @@ def scheduler_of(
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    until(lambda: bool(made), "the scheduler runs")
+    until(ready.is_set, "the scheduler takes connections")
     scheduler, loop, task = made[0]
     try:
         yield scheduler
