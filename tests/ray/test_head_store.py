@@ -284,6 +284,56 @@ def test_all_members_of_a_sweep_have_their_grace_at_the_same_time_and_a_shorter_
     assert asked[0] == [600.0] * count
 
 
+@pytest.mark.parametrize(
+    ("status", "left"), [(JobStatus.SUCCEEDED, []), (JobStatus.FAILED, ["fray-many-1.plan"])]
+)
+def test_a_sweep_that_has_ended_stays_so_under_another_scheduler_which_deletes_what_is_left(
+    head: HeadInMemory,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    status: JobStatus,
+    left: list[str],
+) -> None:
+    monkeypatch.setattr(f"{SCHEDULER}._client", Taking)
+    own = {"fray.job_id": "many-1", "fray.name": "many", "fray.replicas": "0", "fray.count": "1"}
+    head.add_entry("many-1", {"status": "RUNNING", "metadata": own})
+    member = JobInfo(job_id=JobId("many-1/0"), name="train", status=status, tasks=())
+    metadata = {"fray.job_id": "many-1/0", "fray.name": "train", **state_metadata(member)}
+    queued(head, "many-1", SweepPlan("many-1", (Member(plan_of("many-1/0"), ABOUT),)))
+    head.put("fray-many-1.state", b"[0]")  # another scheduler has started the member, which has ended
+    head.add_entry("many-1~0", {"status": str(status).upper(), "metadata": metadata})
+    head.broken = {"del fray-many-1.queued"}
+    with scheduler_of(head, monkeypatch, tmp_path), driver_of("many-1", tmp_path) as link:
+        assert link.recv(100) == (b"exit 0\n" if status is JobStatus.SUCCEEDED else b"exit 1\n")
+    entry = head.entry("many-1") or {}
+    head.add_entry("many-1", {**entry, "status": str(status).upper()})  # so Ray says of its process
+    head.broken = set()
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "fray-many-1.queued" not in head.packages, "it is not carried any more")
+        found = stored_entry("many-1")
+        info = None if found is None else read(found)
+        assert info is not None
+        assert info.status is status
+        until(lambda: list(head.packages) == left, "nothing else is kept of it")
+
+
+def test_a_sweep_that_ray_did_not_take_has_failed_under_another_scheduler_too(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(f"{SCHEDULER}._client", Refusing)
+    queued(head, "many-1", SweepPlan("many-1", (Member(plan_of("many-1/0"), ABOUT),)))
+    head.broken = {"del fray-many-1.queued"}
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: "del fray-many-1.queued" in head.calls, "it has ended")
+    head.broken = set()
+    with scheduler_of(head, monkeypatch, tmp_path):
+        until(lambda: list(head.packages) == ["fray-many-1.plan"], "its plan is kept")
+    found = stored_entry("many-1")
+    info = None if found is None else read(found)
+    assert info is not None
+    assert (info.status, "out of order" in message_of(head, "many-1")) == (JobStatus.FAILED, True)
+
+
 def wait_for_another(head: HeadInMemory, job_id: str) -> None:
     """Queue a job that runs after another one, which waits."""
     metadata = {"fray.job_id": "first-1", "fray.name": "first", "fray.replicas": "1", "fray.waits": "1"}

@@ -19,7 +19,15 @@ from fray_ray._head.kept import for_retry, forget_ended, forget_run
 from fray_ray._head.process_link import ProcessLink
 from fray_ray._head.ray_job import RayJob, is_nobodys
 from fray_ray._head.sweep_coordinator import Coordinator
-from fray_ray._job_table import KEPT, is_waiting, submission_of
+from fray_ray._job_table import (
+    KEPT,
+    is_settled,
+    is_waiting,
+    kept_in,
+    read,
+    stored_entry,
+    submission_of,
+)
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import table_entry
 from fray_ray._scheduler import GRACE_OF_LOST, RAYS_GRACE
@@ -75,6 +83,11 @@ class Sweep:
 
     async def live(self) -> None:
         """Coordinate the sweep until every member has ended."""
+        entry = stored_entry(self._submission)
+        if entry is not None and is_settled(entry) and (info := read(entry)) is not None:
+            # Its end was written, and what is left of it could not be deleted then.
+            self._forget(info.status, kept_in(entry))
+            return
         if self._queued.previous_run is not None:
             await aside(forget_run, self._queued.previous_run)
             if not self._taken_up:  # requests that came when the run before had ended
