@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +12,17 @@ from typing import Any, cast
 
 import pytest
 from fake_dashboard import fake_dashboard
-from head_in_memory import SCHEDULER, HeadInMemory, driver_of, plan_of, queued, scheduler_of
+from head_in_memory import SCHEDULER, FullCluster, HeadInMemory, driver_of, plan_of, queued, scheduler_of
 from ray.exceptions import RaySystemError
 from replicas_in_memory import GOOD, EmptyCluster, Replica, ReplicasInMemory
 
-from fray.cluster import ExitReason, JobInfo, JobStatus
+from fray.cluster import ExitReason, JobId, JobInfo, JobStatus
 from fray.testing.gates import until
 from fray_ray import _job_kv
 from fray_ray._head.dashboard import Dashboard
 from fray_ray._head.process_link import ProcessLink
 from fray_ray._head.ray_job import RayJob
-from fray_ray._job_table import read, stored_entry
+from fray_ray._job_table import read, state_metadata, stored_entry
 from fray_ray._jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.environment import JOB_CONFIG
@@ -247,6 +248,32 @@ def test_the_jobs_below_a_job_have_their_grace_when_that_has_it(
         assert not shown(head).finished
         replica.events.append({**GOOD, "exit_code": -15})
         until(lambda: shown(head).finished, "it has ended")
+
+
+def test_a_job_that_waits_for_room_runs_although_the_job_before_it_was_removed_and_its_scheduler_killed(
+    head: HeadInMemory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replicas: ReplicasInMemory
+) -> None:
+    class Noting(FullCluster):
+        async def find(self, *_: Any) -> None:
+            waits.set()
+            await super().find()
+
+    waits = threading.Event()
+    first = JobInfo(job_id=JobId("first-1"), name="first", status=JobStatus.SUCCEEDED, tasks=())
+    metadata = {"fray.job_id": "first-1", "fray.name": "first", **state_metadata(first)}
+    head.add_entry("first-1", {"status": "SUCCEEDED", "metadata": metadata})
+    queued(head, "train-1", plan_of("train-1", after=("first-1",)))
+    with scheduler_of(head, monkeypatch, tmp_path, Noting):
+        until(waits.is_set, "it waits for room")
+    head.remove_entry("first-1")
+    with (
+        scheduler_of(head, monkeypatch, tmp_path, EmptyCluster),
+        driver_of("train-1", tmp_path, CONFIG),
+    ):
+        until(lambda: any(each.starts for each in replicas.made) or shown(head).finished, "it runs")
+        assert not shown(head).finished, shown(head).error_message
+        end_well(head, replicas)
+    assert shown(head).status is JobStatus.SUCCEEDED, shown(head).error_message
 
 
 # --- Ray is asked to run the job's own process ---

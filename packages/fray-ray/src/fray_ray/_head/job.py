@@ -204,8 +204,14 @@ class ScheduledJob:
 
     async def _await_others(self, say: Callable[[str], None]) -> CannotRun | None:
         """Wait for the jobs that this one runs after; return how it ends where one has not succeeded."""
-        failure = await self._predecessors.succeeded(self._plan.after, say) if self._plan.after else None
-        return None if failure is None else CannotRun(ExitReason.DEPENDENCY_FAILED, failure)
+        if not self._plan.after or self._record.preceded:
+            return None
+        failure = await self._predecessors.succeeded(self._plan.after, say)
+        if failure is not None:
+            return CannotRun(ExitReason.DEPENDENCY_FAILED, failure)
+        self._record.preceded = True
+        self._board.store()
+        return None
 
     async def _join(self) -> Mapping[str, str] | CannotRun:
         """Have Ray run the job's process; return what makes the replicas part of the Ray job."""

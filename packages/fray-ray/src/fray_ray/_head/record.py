@@ -47,6 +47,7 @@ class JobRecord:
         orphans: Until when the program of a replica may run on whose actor has ended, by replica.
         submitted: Whether Ray has started the job's own process, or was asked to.
         config: What Ray gave that process about the job, as JSON.
+        preceded: Whether all jobs that it runs after have succeeded; they may be removed then.
         told: Whether the command for the end of the job was run.
         warnings: What its users should know of how it runs.
     """
@@ -67,6 +68,7 @@ class JobRecord:
     orphans: dict[int, float] = field(default_factory=dict)
     submitted: bool = False
     config: str | None = None
+    preceded: bool = False
     told: bool = False
     warnings: tuple[str, ...] = ()
 
