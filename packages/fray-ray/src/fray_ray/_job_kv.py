@@ -46,7 +46,7 @@ def waiting_name(submission: str) -> str:
     """Return the name of the package by which a launcher sees, over HTTP, that a job is with the scheduler.
 
     It is there before the job is queued, and goes before that does. Ray deletes a package ten minutes after
-    somebody has looked at it over HTTP, so nothing else may be looked at. This one is only needed while the
+    a look at it over HTTP, so nothing else may be looked at. This one is only needed while the
     job has no entry in Ray's table: for a moment, at the launch and when Ray begins to run the job.
     """
     return package_name(submission, "waiting")
