@@ -219,7 +219,7 @@ def test_a_package_that_is_pinned_is_kept_for_that_long(client: DashboardClient)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a library, when Ray's dashboard is imported
-def test_ray_deletes_a_package_some_time_after_somebody_has_looked_at_it(
+def test_ray_deletes_a_package_some_time_after_a_look_at_it(
     client: DashboardClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the dashboard's own method, in this process: there it would take ten minutes."""

@@ -147,7 +147,7 @@ class FakeDashboard(ThreadingHTTPServer):
 class DashboardOfHead(FakeDashboard):
     """The dashboard of a head whose store is in memory: a scheduler on that store takes the jobs.
 
-    Where it `forgets_packages`, one that somebody has looked at is gone after that, as from Ray ten minutes
+    Where it `forgets_packages`, one that was looked at is gone after that, as from Ray ten minutes
     later.
     """
 
