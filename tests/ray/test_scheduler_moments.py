@@ -170,6 +170,7 @@ def test_a_plan_that_cannot_be_read_fails_its_own_job_alone(
     for job_id, plan in plans.items():
         queued["metadata"] = {**metadata, "fray.job_id": job_id}
         upload(ray_cluster, job_id, "plan", plan)
+        upload(ray_cluster, job_id, "waiting", b"-")
         upload(ray_cluster, job_id, "queued", json.dumps(queued).encode())
         until(functools.partial(is_finished, joined_cluster, job_id), "it has ended", 200)
         info = joined_cluster.poll(job_id)

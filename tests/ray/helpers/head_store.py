@@ -10,7 +10,18 @@ from fray_ray.testing import LocalRayCluster
 
 kv: Any = ray.experimental.internal_kv
 _NAMESPACES = None, b"job", b"fun"  # of packages, of Ray's job table, of functions and classes
-_KINDS = ("plan", "state", "queued", "environ", "secrets", "workspace.zip", "stop", "stopping", "forget")
+_KINDS = (
+    "plan",
+    "state",
+    "waiting",
+    "queued",
+    "environ",
+    "secrets",
+    "workspace.zip",
+    "stop",
+    "stopping",
+    "forget",
+)
 
 
 def package(cluster: LocalRayCluster, job_id: str, kind: str) -> str:
