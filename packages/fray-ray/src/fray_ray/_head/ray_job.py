@@ -8,6 +8,7 @@ attached    the process is there
 import asyncio
 import contextlib
 import time
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +40,8 @@ _GONE_AFTER = 3.0  # seconds without its process after which Ray is asked about 
 _FORGOTTEN_AFTER = 10.0  # seconds without its process after which Ray may not know that it has ended
 _PINNED, _PINS_EVERY = 900, 300.0  # seconds
 _DASHBOARD_WITHIN = 300.0  # seconds for a dashboard that is started again, with its head say
+# What is raised where the dashboard, or the head's store, is away for a moment.
+_AWAY = RuntimeError, OSError, RayError
 _RAYS = {JobStatus.STOPPED: "STOPPED", JobStatus.FAILED: "FAILED"}
 
 
@@ -140,18 +143,16 @@ class RayJob:
         """Have Ray take the job; where the dashboard is away, or the head's store, it is tried again.
 
         Raises:
-            _RefusedError: Ray refuses it.
-            Exception: What was wrong all the time.
+            Exception: Ray refuses it, or something was away all the time.
         """
         deadline = time.monotonic() + _DASHBOARD_WITHIN
         while True:
             try:
                 await aside(self._post)
-            except _RefusedError:
-                raise
-            except Exception:
+            except _AWAY:
                 if self._left or time.monotonic() > deadline:
                     raise
+                traceback.print_exc()
                 self._dashboard.forget()
                 await asyncio.sleep(_LOOK)
             else:
@@ -162,7 +163,7 @@ class RayJob:
             self._give_to_ray()
         finally:
             # Where the head is away `settle` deletes it.
-            with contextlib.suppress(RuntimeError, OSError, RayError):
+            with contextlib.suppress(*_AWAY):
                 delete_table_entry(self._submission + STARTS)
 
     def _give_to_ray(self) -> None:
@@ -240,7 +241,7 @@ class RayJob:
         """
         try:
             gone = supervisor_is_gone(self._submission)
-        except (RuntimeError, ConnectionError, RayError):  # the head is away for a moment
+        except _AWAY:
             return
         entry = table_entry(self._submission)
         if gone and entry is not None and JobEntry.of(entry).status not in TERMINAL:
