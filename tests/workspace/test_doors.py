@@ -45,6 +45,7 @@ MODULES = {
     "tests/ray/test_replica_file.py": "output that is cut at any byte, drawn at random",
     "tests/ray/test_small_entries.py": "what is written of hundreds of attempts, which take an hour to run",
     "tests/ray/test_taking_up.py": "what a scheduler leaves when it is killed in one instant",
+    "tests/ray/test_verdicts.py": "a kill between two bytes that a process writes, and one at its end",
     "tests/slurm/test_on_node.py": "a node's part of a step: signals and files that come at a chosen moment",
 }
 # Why a file may use private attributes of others, and which.

@@ -4,7 +4,7 @@
 
 The first line of stdin is the plan as JSON; later lines are `stop SECONDS`. When stdin ends, the
 process that started this one is gone. The replica is ended, too, after its `orphan_grace`, in seconds. Output
-of the replica goes to stdout, the verdict, one line of JSON, to stderr. It is no child of the worker: Ray
+of the replica goes to stdout, the verdict to stderr. It is no child of the worker: Ray
 kills those, and then nobody would be left to end what the replica started. Its own parent is a guardian,
 which does so when this process is killed. The plan names the descriptors of two files that are in no folder:
 the payload, and what the entry point returns.
@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import time
 from typing import Any
 
@@ -33,6 +32,7 @@ from fray.backend import (
 )
 from fray_ray._on_node.memory_file import whole_file
 from fray_ray._on_node.usage_samples import samples_of
+from fray_ray._on_node.verdict import write_verdict
 
 _LIFELINE = 0
 _LOOK = 0.02  # seconds between looks at processes whose end is not told
@@ -70,7 +70,7 @@ def main() -> None:
             verdict["result"] = base64.b64encode(result).decode()
     if plan["private"]:  # made by who started this, and may be gone
         shutil.rmtree(plan["private"], ignore_errors=True)
-    sys.stderr.write(json.dumps(verdict))
+    write_verdict(verdict)
 
 
 def _close(files: list[int | None]) -> None:
@@ -99,7 +99,7 @@ def _leave_a_guardian(private: str, files: list[int | None]) -> None:
             shutil.rmtree(private, ignore_errors=True)
     if status < 0:
         words = f"the process that kept it was ended by signal {-status}, and its processes with it"
-        os.write(2, json.dumps({"lost": words}).encode())
+        write_verdict({"lost": words})
     os._exit(0)
 
 

@@ -35,6 +35,7 @@ from fray_ray._on_node.notices import NoticeWatch
 from fray_ray._on_node.outbox import Outbox
 from fray_ray._on_node.replica_file import replica_file
 from fray_ray._on_node.usage_samples import NewSamples
+from fray_ray._on_node.verdict import verdict_in
 from fray_ray._placement import VARIABLE, current_placement_group
 from fray_ray._ray_internals.environment import ADDRESS, is_of_one_process
 
@@ -183,7 +184,7 @@ class ReplicaActor:
                     yield notice
                 if samples := used.take():
                     yield {"samples": samples}
-        yield _verdict(verdict.decode(errors="replace"), started.returncode)
+        yield verdict_in(verdict.decode(errors="replace"), started.returncode)
 
     def free_ports(self, count: int) -> list[int]:
         """Return different ports on which nobody listens on this node now."""
@@ -229,20 +230,6 @@ class ReplicaActor:
             "result": result,
             "orphan_grace": orphan_grace(gang=plan["gang"]),
         }
-
-
-def _verdict(words: str, code: int) -> dict[str, Any]:
-    """Return how an attempt ended.
-
-    Args:
-        words: Of its process supervisor, or of the guardian of that; none where both were killed.
-        code: Of the process that was to start these.
-    """
-    if words.startswith("{"):
-        return dict(json.loads(words))
-    if not words and code < 0:
-        words = f"the process that was to keep it was ended by signal {-code}"
-    return {"lost": words or "the processes that kept it are gone, and none has said why"}
 
 
 def orphan_grace(*, gang: bool) -> float:
