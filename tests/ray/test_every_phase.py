@@ -138,13 +138,13 @@ def test_what_keeps_a_replica_is_killed_as_soon_as_it_is_there(
     for victim in ("starter", "guardian", "process supervisor"):
         folder = tmp_path / victim
         folder.mkdir()
-        folder.joinpath("go").touch()  # a program that has started ends well
         entrypoint = Entrypoint.from_binary("sh", ["-c", LASTING, os.fspath(folder)])
         request = JobRequest("phase", entrypoint, resources=ResourceConfig(cpu=30), max_retries_failure=1)
         job_id = joined_cluster.launch(request)
         while (pid := process_supervisors().get(victim)) is None:  # no pause: they start within milliseconds
             continue
         kill(pid)
+        folder.joinpath("go").touch()  # a program that runs ends well, and that of the next attempt
         info = joined_cluster.wait(job_id, timeout=200)
         assert how(info) == (JobStatus.SUCCEEDED, ExitReason.EXITED), (victim, info.error_message)
         (task,) = info.tasks

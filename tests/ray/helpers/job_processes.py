@@ -18,6 +18,7 @@ _OWN = b"/job_process.py"
 _RAYS = b"ray::JobSupervisor"
 _ACTOR = b"ray::ReplicaActor"
 _KEEPS = b"process_supervisor import main"
+_STARTS = {"starter": "guardian", "guardian": "process supervisor"}
 
 
 def _words(pid: int) -> list[bytes]:
@@ -120,7 +121,8 @@ def supervisor_of(job_id: str) -> int:
 def process_supervisors() -> dict[str, int]:
     """What keeps the only replica of the cluster on its node, by role: `starter`, `guardian`, ….
 
-    The starter is what the actor starts; it ends as soon as it has started the guardian.
+    The starter is what the actor starts; it ends as soon as it has started the guardian. The program is
+    among them for a moment: it has the command line of the process supervisor until it has its own.
     """
     cluster = _of_this_cluster()
     found = {pid for pid, words in cluster.items() if any(_KEEPS in word for word in words)}
@@ -129,7 +131,7 @@ def process_supervisors() -> dict[str, int]:
         above = parent(pid)
         if above not in found:
             return "starter" if cluster.get(above, [b""])[0].startswith(_ACTOR) else "guardian"
-        return "guardian" if role(above) == "starter" else "process supervisor"
+        return _STARTS.get(role(above), "program")
 
     return {role(pid): pid for pid in found}
 
