@@ -1,9 +1,11 @@
 """For every test of every package."""
 
 import functools
+import gc
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
@@ -61,3 +63,16 @@ def no_fray_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     for name in [name for name in os.environ if name.startswith("FRAY_") and name != "FRAY_TEST_PATIENCE"]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Collect no garbage while a test has text read that is nested deeper than Python goes.
+
+    Python 3.11 may begin a collection at the depth where it gives up. No finalizer can run there, and the
+    test that runs is blamed for what an earlier one left.
+    """
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

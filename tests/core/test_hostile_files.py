@@ -45,6 +45,7 @@ BYTES = st.binary(max_size=30)
 DEEP = b"a = " + b"[" * 3000
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("table", ["", "[tool.fray]\n"], ids=["user", "project"])
 def test_settings_of_any_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: str
@@ -75,6 +76,7 @@ VERSIONS = st.lists(
 ).map("".join)
 
 
+@pytest.mark.usefixtures("no_collection")
 @DRAWN
 @example(b"project = 3")
 @example(b"[project]\nrequires-python = 3")

@@ -305,6 +305,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize(("method", "path", "route"), TAKING, ids=lambda value: str(value)[:40])
 def test_values_of_any_type(attacker: Attacker, method: str, path: str, route: Any) -> None:
     fields = st.sampled_from([*route.fields, "surprise"])
@@ -332,6 +333,7 @@ def test_values_of_any_type(attacker: Attacker, method: str, path: str, route: A
         assert refused(attacker.send(request(method, path, RIGHT, body))), body[:20]
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("path", [path for _, path, route in TAKING if route.takes == RECORDS])
 def test_records_of_any_shape(attacker: Attacker, path: str) -> None:
     good = pack([{"id": "a"}, {"id": "b"}], [b"one", b"two"])

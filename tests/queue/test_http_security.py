@@ -160,6 +160,7 @@ BODIES: list[tuple[str, bytes]] = [
 ]
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize(("verb", "body"), BODIES)
 def test_a_malformed_body_is_a_400_and_changes_nothing(verb: str, body: bytes) -> None:
     with HttpQueueServer() as server:

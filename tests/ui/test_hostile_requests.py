@@ -272,6 +272,7 @@ def ask(url: str, method: str, path: str, headers: dict[str, str], body: str) ->
         connection.close()
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.timeout(120)
 def test_hostile_requests_are_refused() -> None:
     stub, queues = StubCluster(), StubQueues()
@@ -346,6 +347,7 @@ FIELDS = st.fixed_dictionaries({}, optional=dict.fromkeys(("id", "item_ids", "de
 BODIES = (FIELDS | VALUES).map(json.dumps) | TEXTS | st.just("[" * 100_000)
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_values_of_any_kind_from_a_page_with_the_token() -> None:
     stub = StubCluster()
     stub.add(job("train-1"))
